@@ -1,0 +1,27 @@
+# make demo and make test do all their own set-up; the second call starts at once.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test lint clean
+
+demo: $(READY)
+	$(BIN)/lastgood chaos config/demo.yaml --seed 1
+
+test: $(READY)
+	$(BIN)/python -m pytest -m "not heavy"
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trainer,dev]'
+	@touch $(READY)
+
+clean:
+	rm -rf $(VENV) out build *.egg-info
