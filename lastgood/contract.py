@@ -1,0 +1,42 @@
+"""Names that the supervisor, the library and a trainer agree on. They meet on disk, in the environment and in signals only."""
+
+from typing import Final
+
+# Environment of a supervised trainer.
+ENV_RESUME_FROM: Final = "LASTGOOD_RESUME_FROM"
+"""Path of the snapshot to resume from. Unset or empty: start fresh."""
+ENV_RESUME_STEP: Final = "LASTGOOD_RESUME_STEP"
+"""Step of that snapshot, when it is known."""
+ENV_INCARNATION: Final = "LASTGOOD_INCARNATION"
+"""Which life of the trainer this is, counted from 1."""
+ENV_RUN_ID: Final = "LASTGOOD_RUN_ID"
+"""Id of the run. Also the marker by which leftover processes of a run are found."""
+ENV_SUPERVISED: Final = "LASTGOOD_SUPERVISED"
+"""Set to "1" by the supervisor, which then prunes; the library's own pruning keeps still."""
+
+ENV_CHECKPOINT_DIR: Final = "LASTGOOD_CHECKPOINT_DIR"
+"""Where the supervisor expects snapshots; the bundled trainer's `out_dir`."""
+
+# Inside a checkpoint directory.
+STATE_DIR: Final = ".lastgood"
+SUPERVISOR_LOCK: Final = "supervisor.lock"
+WRITER_LOCK: Final = "writer.lock"
+RUN_FILE: Final = "run.json"
+LEDGER_FILE: Final = "ledger"
+STATUS_FILE: Final = "status.json"
+EVENTS_FILE: Final = "events.jsonl"
+TRAINER_LOG: Final = "trainer.log"
+FAULTS_FILE: Final = "faults.jsonl"
+SEALS_DIR: Final = "seals"
+QUARANTINE_DIR: Final = "quarantine"
+
+SEAL_SUFFIX: Final = ".sha256"
+
+# Payload of the bundled trainer: nanoGPT's six keys, then ours.
+PAYLOAD_FORMAT: Final = "lastgood"
+PAYLOAD_VERSION: Final = 1
+
+EXIT_DIVERGED: Final = 65
+"""Exit status of a trainer whose loss is not finite."""
+EXIT_TERMINATED: Final = 143
+"""Exit status of a trainer that saved and ended because of SIGTERM."""

@@ -1,0 +1,75 @@
+"""The formats of snapshots, one module each, and the one registry that picks among them.
+
+A format module answers for one kind of file, without torch and without executing anything:
+
+    recognises(head, tail)            whether the first and last bytes are of this kind
+    judge(file) -> Judgement          structure and every checksum inside, in one pass that also hashes
+    contents(file) -> Contents        what the snapshot says about itself (its pickle, as data)
+"""
+
+import hashlib
+from dataclasses import dataclass
+from types import ModuleType
+from typing import BinaryIO
+
+from lastgood.verdict import Kind, Proof
+
+HEAD_BYTES = 64
+TAIL_BYTES = 64
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A format's finding: the kind, the proof it could offer, the reason, and the digest of all bytes if it read them."""
+
+    kind: Kind
+    proof: Proof | None
+    reason: str
+    sha256: str | None = None
+
+
+def registry() -> list[ModuleType]:
+    """Every known format, most specific first."""
+    from lastgood.formats import torch_zip
+
+    return [torch_zip]
+
+
+def format_of(file: BinaryIO, size: int) -> ModuleType | None:
+    """The format whose marks a file of `size` bytes bears, or None."""
+    file.seek(0)
+    head = file.read(HEAD_BYTES)
+    file.seek(max(0, size - TAIL_BYTES))
+    tail = file.read(TAIL_BYTES)
+    return next((module for module in registry() if module.recognises(head, tail)), None)
+
+
+def judge_unknown(file: BinaryIO, size: int, suffix: str) -> Judgement:
+    """The finding about a file of no known format: only what can be said of any bytes."""
+    from lastgood.hashing import read_through
+
+    file.seek(0)
+    head = file.read(HEAD_BYTES)
+    if size < 4 and b"PK\x03\x04".startswith(head[:size]):
+        return Judgement(Kind.TRUNCATED, Proof.STRUCTURE, f"ends at byte {size:,}, within its first record")
+    if suffix in {".pt", ".pth", ".ckpt"} and not head.startswith((b"\x80", b"PK")):
+        return Judgement(
+            Kind.CORRUPT,
+            Proof.STRUCTURE,
+            f"it begins with {head[:4].hex(' ')}, which is neither a torch archive nor a pickle",
+        )
+    digest, zero = hashlib.sha256(), _OnlyZeros()
+    read_through(file.fileno(), size, digest.update, zero.look)
+    if zero.only:
+        return Judgement(Kind.CORRUPT, Proof.STRUCTURE, f"all of its {size:,} bytes are zero", digest.hexdigest())
+    return Judgement(
+        Kind.UNPROVEN, Proof.STRUCTURE, "no seal, and no checksums inside that are known here", digest.hexdigest()
+    )
+
+
+class _OnlyZeros:
+    def __init__(self) -> None:
+        self.only = True
+
+    def look(self, chunk: memoryview) -> None:
+        self.only = self.only and not any(chunk.tobytes().strip(b"\0"))

@@ -1,0 +1,137 @@
+"""Judge a snapshot: the strongest proof its format offers, in one read, without torch and without executing anything.
+
+With a seal the SHA-256 alone decides, and checksums inside only name the damage. Without one the structure and every
+checksum inside are held against each other. What changes while it is read gets no verdict about its bytes.
+"""
+
+import errno
+import hashlib
+import os
+import stat
+import time
+from typing import BinaryIO
+
+from lastgood import formats, naming, pickles
+from lastgood.contract import PAYLOAD_FORMAT, PAYLOAD_VERSION
+from lastgood.formats import Judgement, torch_zip
+from lastgood.hashing import read_through
+from lastgood.seal import Identity, Seal, SealDamaged, read_seal
+from lastgood.verdict import Kind, Proof, Verdict
+
+TRANSIENT = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR, errno.EAGAIN})
+"""Read errors that network and failing storage give for a moment; tried again before anything is said."""
+
+RETRIES = 3
+RETRY_SECONDS = 0.05  # doubles; a stale handle is gone at the next open, a dying disk is not worth a long wait
+
+
+def verify(path: str | os.PathLike[str], deep: bool = False) -> Verdict:
+    """The verdict about the snapshot at `path`. Never raises for what is wrong with the snapshot or its storage.
+
+    `deep` also looks for NaN in float tensors; it raises NotImplementedError until that check exists.
+    """
+    if deep:
+        raise NotImplementedError("deep verification is not in this version")
+    started = time.perf_counter()
+    name = os.fspath(path)
+    for attempt in range(RETRIES + 1):
+        try:
+            verdict = _verify_once(name)
+            break
+        except OSError as error:
+            if error.errno not in TRANSIENT or attempt == RETRIES:
+                verdict = _unreadable(name, error)
+                break
+            time.sleep(RETRY_SECONDS * 2**attempt)
+    return _timed(verdict, time.perf_counter() - started)
+
+
+def _timed(verdict: Verdict, seconds: float) -> Verdict:
+    return Verdict(**{**verdict.__dict__, "seconds": round(seconds, 6)})
+
+
+def _unreadable(name: str, error: OSError) -> Verdict:
+    why = {
+        errno.EACCES: "permission denied; its bytes were not judged",
+        errno.EPERM: "permission denied; its bytes were not judged",
+        errno.ENOENT: "no such file",
+        errno.ELOOP: "its links go round in a circle",
+    }.get(error.errno or 0, f"{error.strerror or error}; its bytes were not judged")
+    return Verdict(Kind.UNREADABLE, None, why, step=naming.step_in_name(os.path.basename(name)), errno=error.errno)
+
+
+def _verify_once(name: str) -> Verdict:
+    status = os.stat(name)
+    if not stat.S_ISREG(status.st_mode):
+        return Verdict(Kind.UNREADABLE, None, "it is not a regular file; folders are not judged by this version")
+    with open(name, "rb") as file:
+        before = os.fstat(file.fileno())
+        verdict = _judge_file(name, file, Identity.of(before))
+        after = os.fstat(file.fileno())
+        if Identity.of(before) != Identity.of(after) and _content_changed(before, after):
+            return Verdict(Kind.INCOMPLETE, None, "it changed while it was read", before.st_size, step=verdict.step)
+    return verdict
+
+
+def _content_changed(before: os.stat_result, after: os.stat_result) -> bool:
+    """A rename or a new link moves ctime alone and leaves the bytes as they were."""
+    return (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns)
+
+
+def _judge_file(name: str, file: BinaryIO, identity: Identity) -> Verdict:
+    size = identity.size
+    step = naming.step_in_name(os.path.basename(name))
+    if size == 0:
+        return Verdict(Kind.TRUNCATED, Proof.STRUCTURE, "the file is empty", 0, step=step)
+    seal = read_seal(name, identity)
+    judged = _judge_sealed(name, file, size, seal) if isinstance(seal, Seal) else _judge_unsealed(name, file, size)
+    reason = f"{judged.reason}; {seal.reason}" if isinstance(seal, SealDamaged) else judged.reason
+    verdict = Verdict(judged.kind, judged.proof, reason, size, judged.sha256, step)
+    return _with_contents(file, size, verdict) if verdict.usable else verdict
+
+
+def _judge_sealed(name: str, file: BinaryIO, size: int, seal: Seal) -> Judgement:
+    digest = hashlib.sha256()
+    read_through(file.fileno(), size, digest.update)
+    found = digest.hexdigest()
+    if seal.accepts(found):
+        return Judgement(Kind.HEALTHY, Proof.SEAL, "its SHA-256 is the sealed one", found)
+    kind, detail = _name_damage(name, file, size)
+    return Judgement(kind, Proof.SEAL, f"SHA-256 {found[:12]}… is not the sealed {seal.sha256[:12]}…{detail}", found)
+
+
+def _name_damage(name: str, file: BinaryIO, size: int) -> tuple[Kind, str]:
+    """What the checksums inside say about bytes that are known to be wrong."""
+    inner = _judge_unsealed(name, file, size)
+    if inner.kind in (Kind.TRUNCATED, Kind.CORRUPT):
+        return inner.kind, f": {inner.reason}"
+    if inner.kind is Kind.UNPROVEN:
+        return Kind.CORRUPT, ""
+    return Kind.CORRUPT, ", though what it holds agrees with itself: it is another snapshot than the sealed one"
+
+
+def _judge_unsealed(name: str, file: BinaryIO, size: int) -> Judgement:
+    module = formats.format_of(file, size)
+    if module is None:
+        return formats.judge_unknown(file, size, os.path.splitext(name)[1].lower())
+    judged: Judgement = module.judge(file)
+    return judged
+
+
+def _with_contents(file: BinaryIO, size: int, verdict: Verdict) -> Verdict:
+    """Add the step from inside when the name has none, and refuse schema versions of ours that are newer than this code."""
+    if formats.format_of(file, size) is not torch_zip:
+        return verdict
+    try:
+        found = torch_zip.contents(file)
+    except (pickles.PickleError, torch_zip.DamageError):
+        return verdict  # sealed bytes are what the writer meant, whether or not this code can read them
+    payload = torch_zip.top_level(found.value if found else None)
+    version = payload.get("version")
+    if payload.get("format") == PAYLOAD_FORMAT and isinstance(version, int) and version > PAYLOAD_VERSION:
+        reason = f"its schema version is {version}; this software knows up to {PAYLOAD_VERSION}"
+        return Verdict(Kind.INCOMPATIBLE, verdict.proof, reason, size, verdict.sha256, verdict.step)
+    inside = payload.get("iter_num", payload.get("step", payload.get("global_step")))
+    if verdict.step is None and isinstance(inside, int) and not isinstance(inside, bool):
+        return Verdict(**{**verdict.__dict__, "step": inside})
+    return verdict

@@ -1,0 +1,217 @@
+"""Make a snapshot visible all at once, already sealed; and take one away so that a cut at any point does no harm.
+
+Order of a publication: partial written through a hashing file, flushed and fsynced; seal in place; data renamed; folder
+fsynced. A reader sees no snapshot, or a whole one with its seal. When a name is overwritten, the new seal also accepts the
+old digest until the rename is durable.
+"""
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import BinaryIO, cast
+
+from lastgood.hashing import HashingFile
+from lastgood.naming import partial_name, partial_of
+from lastgood.seal import Seal, parse_seal, seal_path, seal_text
+
+MODE = 0o666  # the umask takes its share, as for any file a program makes
+
+
+class MaybeCommittedError(OSError):
+    """The snapshot was renamed into place, then making that durable failed: it may or may not survive a power cut."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """A publication that went through: where, the SHA-256 of the intended bytes, and their number."""
+
+    path: str
+    sha256: str
+    bytes: int
+
+
+def publish(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> Published:
+    """Publish what `write` writes to the file it is given, under `path`, sealed.
+
+    Whatever goes wrong before the rename, by error or by signal, leaves what was there before and no partial, and the
+    system's own OSError is passed on (for a full disk with the bytes needed and free). Raises MaybeCommittedError when it
+    goes wrong after the rename.
+    """
+    target = os.path.abspath(path)
+    folder, name = os.path.split(target)
+    partial = os.path.join(folder, partial_name(name))
+    old_seal = _read_if_there(seal_path(target))
+    sealed = False
+    try:
+        digest, size = _write_partial(partial, write)
+        text = seal_text(digest, name, _replaced(target, old_seal, name))
+        sealed = True
+        write_durably(seal_path(target), text.encode("utf-8", "surrogateescape"))
+        os.replace(partial, target)
+    except BaseException:
+        _withdraw(partial, target, old_seal, sealed)
+        raise
+    _settle(folder, name, digest, had_replaced=text.startswith("#"))
+    return Published(target, digest, size)
+
+
+def _write_partial(partial: str, write: Callable[[BinaryIO], object]) -> tuple[str, int]:
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
+    with os.fdopen(descriptor, "wb", buffering=0) as raw:
+        file = HashingFile(cast(BinaryIO, _Whole(raw)))
+        try:
+            write(cast(BinaryIO, file))
+            os.fsync(descriptor)
+        except BaseException as error:
+            cause = error if isinstance(error, OSError) else file.error
+            if cause is None:
+                raise
+            raise _explained(cause, partial, file.size) from error
+    return file.sha256, file.size
+
+
+class _Whole:
+    """An unbuffered file whose write takes everything: the system may take less at a time."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self._raw = raw
+
+    def write(self, view: memoryview) -> int:
+        done = 0
+        while done < view.nbytes:
+            done += self._raw.write(view[done:]) or 0
+        return done
+
+    def flush(self) -> None:
+        """Nothing is buffered here."""
+
+
+def _explained(error: OSError, partial: str, written: int) -> OSError:
+    """The system's own error; for a full disk with what was written and what is free."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return error
+    try:
+        free = f"{shutil.disk_usage(os.path.dirname(partial)).free:,}"
+    except OSError:
+        free = "an unknown number of"
+    text = f"{os.strerror(error.errno)}: {written:,} bytes were written and more were needed, {free} bytes are free"
+    return OSError(error.errno, text, partial)
+
+
+def _replaced(target: str, old_seal: bytes | None, name: str) -> tuple[str, ...]:
+    """Digests that the bytes now under `target` may have, which its next seal must accept until the rename is durable."""
+    if old_seal is None or not os.path.lexists(target):
+        return ()
+    seal = parse_seal(old_seal, name)
+    return (seal.sha256, *seal.replaced) if isinstance(seal, Seal) else ()
+
+
+def _withdraw(partial: str, target: str, old_seal: bytes | None, sealed: bool) -> None:
+    """Put back what was there before a failed publication. A failure here is harmless and must not hide the first one."""
+    if sealed and not os.path.lexists(partial):
+        return  # a signal came right after the rename: the snapshot is in place, and its seal must stay with it
+    try:
+        if sealed and old_seal is None:
+            remove_if_there(seal_path(target))
+        elif sealed and old_seal is not None:
+            write_durably(seal_path(target), old_seal)
+    except OSError:
+        pass  # the seal in place accepts the old bytes too
+    try:
+        remove_if_there(partial)
+    except OSError:
+        pass  # a partial is never a candidate, and the next writer sweeps it
+
+
+def _settle(folder: str, name: str, digest: str, had_replaced: bool) -> None:
+    """Make the rename durable, then let the seal accept the new bytes alone."""
+    try:
+        fsync_folder(folder)
+        if had_replaced:
+            write_durably(
+                seal_path(os.path.join(folder, name)), seal_text(digest, name).encode("utf-8", "surrogateescape")
+            )
+            fsync_folder(folder)
+    except OSError as error:
+        raise MaybeCommittedError(
+            error.errno,
+            f"{name} is in place, but making that durable failed: {error.strerror}",
+            os.path.join(folder, name),
+        ) from error
+
+
+def write_durably(path: str, content: bytes) -> None:
+    """Replace a small file's content atomically: partial, fsync, rename. The folder is not synced. Raises OSError."""
+    folder, name = os.path.split(os.path.abspath(path))
+    partial = os.path.join(folder, partial_name(name))
+    try:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
+        try:
+            view = memoryview(content)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(partial, path)
+    except BaseException:
+        try:
+            remove_if_there(partial)
+        except OSError:
+            pass  # the first error is the one to tell
+        raise
+
+
+def fsync_folder(folder: str) -> None:
+    """Make renames in a folder durable. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove(path: str | os.PathLike[str]) -> None:
+    """Take a snapshot and its seal away. Cut at any point, it is gone or whole, and `sweep` finishes it. Raises OSError."""
+    target = os.path.abspath(path)
+    folder, name = os.path.split(target)
+    partial = os.path.join(folder, partial_name(name))
+    os.replace(target, partial)
+    remove_if_there(seal_path(target))
+    remove_if_there(partial)
+
+
+def sweep(folder: str | os.PathLike[str]) -> list[str]:
+    """Remove what interrupted publications and removals of this library left behind; returns the names removed.
+
+    Only for the holder of the folder's writer lock: another writer's partial is not distinguishable from a dead one's.
+    """
+    base = os.path.abspath(folder)
+    gone = []
+    for name in sorted(os.listdir(base)):
+        final = partial_of(name)
+        if final is None:
+            continue
+        if not os.path.lexists(os.path.join(base, final)):
+            remove_if_there(seal_path(os.path.join(base, final)))
+        remove_if_there(os.path.join(base, name))
+        gone.append(name)
+    return gone
+
+
+def remove_if_there(path: str) -> None:
+    """Unlink; a file that is already gone is as wished. Raises OSError for anything else."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass  # already as wished
+
+
+def _read_if_there(path: str) -> bytes | None:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,146 @@
+"""The candidates of a checkpoint directory, newest first, and the newest that is good."""
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lastgood import choose, naming
+from lastgood.contract import QUARANTINE_DIR, RUN_FILE, STATE_DIR
+from lastgood.judging import verify
+from lastgood.ledger import Ledger, now_ns
+from lastgood.seal import Identity
+from lastgood.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One candidate: where it is, its step (None when nothing tells), its identity, and its verdict once judged.
+
+    `identity.size` is in bytes; `mtime_ns` is the time of modification in nanoseconds.
+    """
+
+    path: Path
+    step: int | None
+    identity: Identity
+    verdict: Verdict | None = None
+
+    @property
+    def name(self) -> str:
+        """The name in the checkpoint directory."""
+        return self.path.name
+
+    @property
+    def mtime_ns(self) -> int:
+        """Time of modification, which breaks ties between equal steps."""
+        return self.identity.mtime_ns
+
+
+def scan(checkpoint_dir: str | os.PathLike[str], pattern: str | None = None) -> list[Rung]:
+    """Every candidate, newest first, unjudged. Links are followed and a file is counted once.
+
+    A file that vanishes while it is looked at is left out. Raises OSError when the directory itself cannot be read.
+    """
+    found: dict[tuple[int, int], Rung] = {}
+    for entry, step in _named(checkpoint_dir, naming.rule_for(pattern)):
+        try:
+            status = entry.stat()
+        except OSError:
+            continue  # gone, or a link to nowhere: either way nothing to judge
+        if not stat.S_ISREG(status.st_mode):
+            continue
+        rung = Rung(Path(checkpoint_dir) / entry.name, step, Identity.of(status))
+        key = (status.st_dev, status.st_ino)
+        other = found.get(key)
+        if other is None or _tells_more(rung, other, entry.is_symlink()):
+            found[key] = rung
+    return choose.newest_first(found.values())
+
+
+def _named(
+    checkpoint_dir: str | os.PathLike[str], rule: naming.NameRule
+) -> Iterator[tuple["os.DirEntry[str]", int | None]]:
+    with os.scandir(checkpoint_dir) as entries:
+        for entry in entries:
+            step = rule(entry.name)
+            if step is not False:
+                yield entry, (None if step is True else step)
+
+
+def _tells_more(rung: Rung, other: Rung, is_link: bool) -> bool:
+    """Of two names of one file, the one with a step, then the one that is no link, then the first in order."""
+    return (rung.step is not None, not is_link, other.name) > (
+        other.step is not None,
+        other.path.is_symlink() is False,
+        rung.name,
+    )
+
+
+def judge(rung: Rung, ledger: Ledger | None = None, fresh: bool = False) -> Rung:
+    """The rung with its verdict; from the ledger if it is remembered there and `fresh` is not asked for.
+
+    A step that only the content tells is taken over.
+    """
+    path = os.fspath(rung.path)
+    verdict = None if fresh or ledger is None else ledger.get(path, rung.identity)
+    if verdict is None:
+        read_at = now_ns()
+        verdict = verify(path)
+        if ledger is not None:
+            ledger.put(path, rung.identity, verdict, read_at)
+    return replace(rung, verdict=verdict, step=verdict.step if rung.step is None else rung.step)
+
+
+def ladder(checkpoint_dir: str | os.PathLike[str], pattern: str | None = None) -> list[Rung]:
+    """Every candidate of a directory, newest first, each judged. Raises OSError when the directory cannot be read."""
+    ledger = Ledger(checkpoint_dir)
+    return choose.newest_first([judge(rung, ledger) for rung in scan(checkpoint_dir, pattern)])
+
+
+def down_to_first_proven(rungs: list[Rung], ledger: Ledger | None = None, fresh: bool = True) -> list[Rung]:
+    """Judge from the newest down to the first proven rung; the rest stay unjudged. Steps known only inside are read first."""
+    rungs = choose.newest_first([judge(rung, ledger) if rung.step is None else rung for rung in rungs])
+    judged: list[Rung] = []
+    for index, rung in enumerate(rungs):
+        judged.append(judge(rung, ledger, fresh))
+        if (verdict := judged[-1].verdict) is not None and verdict.proven:
+            return judged + rungs[index + 1 :]
+    return judged
+
+
+def latest_healthy(checkpoint_dir: str | os.PathLike[str], pattern: str | None = None) -> Path | None:
+    """The newest snapshot that is healthy or intact, its bytes read now; None when there is none.
+
+    Raises OSError when the directory cannot be read; a directory that does not exist has none.
+    """
+    try:
+        rungs = scan(checkpoint_dir, pattern)
+    except FileNotFoundError:
+        return None
+    chosen = choose.choose(down_to_first_proven(rungs))
+    return chosen.path if chosen is not None and chosen.verdict is not None and chosen.verdict.proven else None
+
+
+def ever_held_one(checkpoint_dir: str | os.PathLike[str], pattern: str | None = None) -> bool:
+    """Whether the directory holds, or is known to have held, a snapshot. Raises OSError when it cannot be read."""
+    try:
+        if scan(checkpoint_dir, pattern):
+            return True
+    except FileNotFoundError:
+        return False
+    state = Path(checkpoint_dir) / STATE_DIR
+    quarantine = state / QUARANTINE_DIR
+    if quarantine.is_dir() and any(quarantine.iterdir()):
+        return True
+    return _high_water(state / RUN_FILE) is not None
+
+
+def _high_water(run_file: Path) -> int | None:
+    import json
+
+    try:
+        value = json.loads(run_file.read_bytes()).get("high_water")
+    except (FileNotFoundError, ValueError, AttributeError):
+        return None
+    return value if isinstance(value, int) else None

@@ -1,0 +1,158 @@
+"""The recorded SHA-256 of a snapshot: `NAME.sha256` beside it, in the format of coreutils.
+
+All forms that people have are read: `*` marker, upper case, CRLF, byte order marks, a bare digest, escaped names,
+several files in one list, `#` comments. A seal that cannot be used is a fault of the seal, never of the snapshot.
+
+While a name is overwritten its seal also keeps the digest that is being replaced, as a comment, and either matches.
+Seals that a supervisor makes for other people's files live in `.lastgood/seals/`, bound to the file's identity: a file
+that changed since is a new arrival, and its old seal says nothing about it.
+"""
+
+import json
+import os
+import re
+from dataclasses import dataclass
+
+from lastgood.contract import SEAL_SUFFIX, SEALS_DIR, STATE_DIR
+
+MAX_SEAL_BYTES = 1 << 20  # a list of files is a few hundred bytes; a larger one is not a seal
+
+_LINE = re.compile(r"(?P<escaped>\\?)(?P<digest>[0-9a-fA-F]{64})(?:[ \t]+(?P<name>.+?))?[ \t]*")
+_REPLACES = re.compile(r"#\s*replaces\s+([0-9a-f]{64})\s*")
+
+
+@dataclass(frozen=True)
+class Seal:
+    """Digests that a snapshot's bytes may have: `sha256` is the one intended, `replaced` those being overwritten."""
+
+    sha256: str
+    replaced: tuple[str, ...] = ()
+
+    def accepts(self, digest: str) -> bool:
+        """Whether bytes with this digest are what the seal promises."""
+        return digest == self.sha256 or digest in self.replaced
+
+
+@dataclass(frozen=True)
+class SealDamaged:
+    """A seal is there but says nothing usable; `reason` says why. The bytes are judged without it."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What changes when a file's content is replaced or rewritten: inode, size in bytes, mtime and ctime in ns."""
+
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> "Identity":
+        """The identity that a stat result shows."""
+        return cls(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def seal_text(digest: str, name: str, replaced: tuple[str, ...] = ()) -> str:
+    """The content of `NAME.sha256`; `sha256sum -c` in the same folder agrees with it."""
+    escaped = name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    marker = "\\" if escaped != name else ""
+    comments = "".join(f"# replaces {old}\n" for old in replaced)
+    return f"{comments}{marker}{digest}  {escaped}\n"
+
+
+def parse_seal(content: bytes, name: str) -> Seal | SealDamaged:
+    """Read the seal of the snapshot called `name` from the content of a seal file."""
+    text = _decode(content)
+    if not text.strip("\0 \t\r\n"):
+        return SealDamaged("seal-damaged: the seal file is empty, as an interrupted write leaves it")
+    replaced: list[str] = []
+    digests: list[str] = []
+    others: list[str] = []
+    for line in re.split(r"\r?\n", text):
+        line = line.strip(" \t")
+        if old := _REPLACES.fullmatch(line):
+            replaced.append(old[1])
+        elif line and not line.startswith("#"):
+            match = _LINE.fullmatch(line)
+            if match is None:
+                others.append("a line that is no SHA-256")
+            elif match["name"] is None or _names(match, name):
+                digests.append(match["digest"].lower())
+            else:
+                others.append(f"a digest of {_plain_name(match)!r}")
+    if len(set(digests)) == 1:
+        return Seal(digests[0], tuple(replaced))
+    if digests:
+        return SealDamaged(f"seal-damaged: it holds {len(set(digests))} different digests for {name!r}")
+    return SealDamaged(f"seal-damaged: it holds {others[0] if others else 'nothing'} and no digest of {name!r}")
+
+
+def _names(match: re.Match[str], name: str) -> bool:
+    """Whether a line is about `name`: a leading `*` is the marker of binary mode, unless the name itself begins with it."""
+    said = _plain_name(match)
+    return name.strip(" \t") in (said, said.removeprefix("*"))
+
+
+def _plain_name(match: re.Match[str]) -> str:
+    name = match["name"]
+    if match["escaped"]:
+        name = re.sub(r"\\(.)", lambda m: {"n": "\n", "r": "\r"}.get(m[1], m[1]), name)
+    return os.path.basename(name)
+
+
+def _decode(content: bytes) -> str:
+    for mark, encoding in ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be")):
+        if content.startswith(mark):
+            return content[len(mark) :].decode(encoding, "replace")
+    return os.fsdecode(content)
+
+
+def seal_path(snapshot: str | os.PathLike[str]) -> str:
+    """Where the writer's seal of a snapshot is."""
+    return os.fspath(snapshot) + SEAL_SUFFIX
+
+
+def read_seal(snapshot: str | os.PathLike[str], identity: Identity) -> Seal | SealDamaged | None:
+    """The seal of a snapshot: the writer's beside it, else a supervisor's for just this identity; None without one.
+
+    Raises OSError other than "not there" so that a read error is never taken for a missing seal.
+    """
+    path = os.fspath(snapshot)
+    try:
+        with open(seal_path(path), "rb") as file:
+            content = file.read(MAX_SEAL_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return read_bound_seal(path, identity)
+    if len(content) > MAX_SEAL_BYTES:
+        found: Seal | SealDamaged = SealDamaged("seal-damaged: the seal file is larger than any list of digests")
+    else:
+        found = parse_seal(content, os.path.basename(path))
+    if isinstance(found, SealDamaged):
+        return read_bound_seal(path, identity) or found
+    return found
+
+
+def bound_seal_path(snapshot: str | os.PathLike[str]) -> str:
+    """Where a supervisor's seal of somebody else's snapshot is."""
+    folder, name = os.path.split(os.path.abspath(snapshot))
+    return os.path.join(folder, STATE_DIR, SEALS_DIR, name + ".json")
+
+
+def bound_seal_text(digest: str, identity: Identity) -> str:
+    """The content of a supervisor's seal."""
+    return json.dumps({"sha256": digest, **identity.__dict__}) + "\n"
+
+
+def read_bound_seal(snapshot: str | os.PathLike[str], identity: Identity) -> Seal | None:
+    """A supervisor's seal, if there is one for exactly this identity. A damaged one counts as none."""
+    try:
+        with open(bound_seal_path(snapshot), "rb") as file:
+            found = json.loads(file.read(MAX_SEAL_BYTES))
+        bound = Identity(found["inode"], found["size"], found["mtime_ns"], found["ctime_ns"])
+        digest = str(found["sha256"])
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+        return None
+    return Seal(digest) if bound == identity else None

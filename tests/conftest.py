@@ -1,0 +1,38 @@
+"""What every tier shares: snapshots made without torch, and a marker by which leaked processes are found."""
+
+import json
+import os
+import random
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+MakeSnapshot = Callable[..., Path]
+
+
+@pytest.fixture
+def make_zip(tmp_path: Path) -> MakeSnapshot:
+    """A function that writes an archive laid out as torch lays it out, without torch: (name, step, size) -> path."""
+
+    def make(name: str, step: int = 1, size: int = 10_000) -> Path:
+        path = tmp_path / name
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+            archive.writestr("ck/data.pkl", json.dumps({"step": step}))
+            archive.writestr("ck/data/0", random.Random(step).randbytes(size))
+        return path
+
+    return make
+
+
+def flip_bit(path: Path, offset: int, keep_times: bool = True) -> None:
+    """Flip one bit of a file in place, putting its times back as `touch -r` would."""
+    status = path.stat()
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 1]))
+    if keep_times:
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))

@@ -1,0 +1,391 @@
+"""Saving and loading the whole state of a run with torch."""
+
+import os
+import random
+import subprocess
+import sys
+import warnings
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lastgood import (
+    CheckpointManager,
+    capture_rng_state,
+    restore_rng_state,
+    safe_load_checkpoint,
+    save_checkpoint_atomic,
+    verify,
+)
+from lastgood.checkpoint import load_plain_state_dict
+from lastgood.rungs import scan
+from lastgood.verdict import Kind, Proof
+from tests.conftest import flip_bit
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = torch.nn.Linear(8, 8)
+        self.head = torch.nn.Linear(8, 2)
+        self.head.weight = torch.nn.Parameter(self.body.weight[:2].detach().clone())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.dropout(self.body(x), 0.5, True))
+
+
+def trained(steps: int = 3) -> tuple[Net, torch.optim.Optimizer]:
+    """A small model and its optimizer after a few steps."""
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for _ in range(steps):
+        advance(model, optimizer)
+    return model, optimizer
+
+
+def advance(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> float:
+    """One step on random data from every generator; returns its loss."""
+    data = torch.randn(4, 8) + float(np.random.rand()) + random.random()
+    loss = model(data).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return float(loss.detach())
+
+
+def test_a_restored_run_goes_on_exactly_as_the_unbroken_one(tmp_path: Path) -> None:
+    """Model, optimizer and every RNG come back: the losses after a restore equal those of the run that went on."""
+    model, optimizer = trained()
+    manager = CheckpointManager(tmp_path)
+    manager.save(3, model, optimizer)
+    unbroken = [advance(model, optimizer) for _ in range(5)]
+    manager.close()
+
+    other, its_optimizer = trained(1)
+    payload = CheckpointManager(tmp_path).load_latest(other, its_optimizer)
+    assert payload is not None
+    assert 3 == payload["iter_num"]
+    assert unbroken == [advance(other, its_optimizer) for _ in range(5)]
+
+
+def test_leaving_the_optimizer_out_is_noticed_in_the_losses(tmp_path: Path) -> None:
+    """Without its moments the optimizer takes other steps: that is why they are saved."""
+    model, optimizer = trained()
+    manager = CheckpointManager(tmp_path)
+    manager.save(3, model, optimizer)
+    unbroken = [advance(model, optimizer) for _ in range(5)]
+    manager.close()
+
+    other, its_optimizer = trained(0)
+    CheckpointManager(tmp_path).load_latest(other)
+    assert unbroken != [advance(other, its_optimizer) for _ in range(5)]
+
+
+def test_the_payload_has_nanogpts_keys_and_ours(tmp_path: Path) -> None:
+    """nanoGPT's own scripts find their six keys; ours follow."""
+    manager = CheckpointManager(tmp_path)
+    manager.save(1, *trained(), extra={"model_args": {"n_layer": 2}, "best_val_loss": 1.5, "config": {"a": 1}})
+    manager.close()
+    payload = torch.load(tmp_path / "ckpt_00000001.pt", weights_only=True)
+
+    assert {"model", "optimizer", "model_args", "iter_num", "best_val_loss", "config"} <= payload.keys()
+    assert ("lastgood", 1, {"n_layer": 2}) == (payload["format"], payload["version"], payload["model_args"])
+    assert {"run_id", "scheduler", "scaler", "rng", "data"} <= payload.keys()
+
+
+def test_every_generator_is_restored() -> None:
+    """torch, numpy and Python continue their sequences from a captured state."""
+    state = capture_rng_state()
+    first = (torch.rand(3).tolist(), np.random.rand(3).tolist(), random.random(), random.gauss(0, 1))
+
+    assert {"torch", "numpy", "python"} <= set(restore_rng_state(state))
+    assert first == (torch.rand(3).tolist(), np.random.rand(3).tolist(), random.random(), random.gauss(0, 1))
+
+
+def test_a_second_gaussian_survives(tmp_path: Path) -> None:
+    """numpy and Python each keep one Gaussian back; it is part of the state, also through a file."""
+    np.random.randn(1)
+    random.gauss(0, 1)
+    save_checkpoint_atomic({"rng": capture_rng_state()}, tmp_path / "rng_1.pt")
+    first = (np.random.randn(2).tolist(), random.gauss(0, 1))
+    restore_rng_state(safe_load_checkpoint(tmp_path)["rng"])
+
+    assert first == (np.random.randn(2).tolist(), random.gauss(0, 1))
+
+
+def test_old_ones_go_only_once_the_new_one_reads_back(tmp_path: Path) -> None:
+    """The newest three stay; numbers decide, not names."""
+    manager = CheckpointManager(tmp_path, max_to_keep=3)
+    for step in (8000, 9000, 10000, 11000):
+        manager.save(step, *trained(1))
+    manager.close()
+
+    assert [11000, 10000, 9000] == [rung.step for rung in scan(tmp_path)]
+
+
+def test_bad_ones_do_not_push_out_good_ones(tmp_path: Path) -> None:
+    """Retention counts proven snapshots: corrupt ones neither count nor go."""
+    manager = CheckpointManager(tmp_path, max_to_keep=2)
+    for step in (1, 2, 3):
+        manager.save(step, *trained(1))
+    manager.wait()
+    flip_bit(tmp_path / "ckpt_00000003.pt", 3000)
+    manager.save(4, *trained(1))
+    manager.close()
+
+    assert [4, 3, 2] == [rung.step for rung in scan(tmp_path)]
+
+
+def test_other_peoples_files_are_never_pruned(tmp_path: Path) -> None:
+    """Only names that the manager gives are its to remove."""
+    save_checkpoint_atomic({"step": 1}, tmp_path / "best_1.pt")
+    manager = CheckpointManager(tmp_path, max_to_keep=2)
+    for step in range(2, 6):
+        manager.save(step, *trained(1))
+    manager.close()
+
+    assert (tmp_path / "best_1.pt").exists()
+
+
+def test_a_save_that_does_not_read_back_prunes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the storage changed the bytes, everything older stays, and the next call says so."""
+    manager = CheckpointManager(tmp_path, max_to_keep=2)
+    for step in (1, 2):
+        manager.save(step, *trained(1))
+    manager.wait()
+    monkeypatch.setattr("lastgood.checkpoint.file_sha256", lambda path: "0" * 64)
+    manager.save(3, *trained(1))
+
+    with pytest.raises(OSError, match="does not read back"):
+        manager.close()
+    assert [3, 2, 1] == [rung.step for rung in scan(tmp_path)]
+
+
+@pytest.mark.parametrize("supervised", [True, False])
+def test_under_a_supervisor_nothing_is_pruned_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, supervised: bool
+) -> None:
+    """One process prunes: the supervisor, on its own verdicts."""
+    monkeypatch.setenv("LASTGOOD_SUPERVISED", "1" if supervised else "")
+    manager = CheckpointManager(tmp_path, max_to_keep=2)
+    for step in (1, 2, 3, 4):
+        manager.save(step, *trained(1))
+    manager.close()
+
+    assert (4 if supervised else 2) == len(scan(tmp_path))
+
+
+def test_fewer_than_two_is_refused_with_the_reason(tmp_path: Path) -> None:
+    """Keeping one leaves nothing to fall back to."""
+    with pytest.raises(ValueError, match="nothing to fall back to"):
+        CheckpointManager(tmp_path, max_to_keep=1)
+
+
+def test_an_empty_directory_has_nothing_to_load(tmp_path: Path) -> None:
+    """None only where there never was one."""
+    assert CheckpointManager(tmp_path / "new").load_latest() is None
+
+
+def test_a_directory_of_bad_ones_is_an_error_that_names_each(tmp_path: Path) -> None:
+    """No silent fresh start: every candidate is named with its reason."""
+    for step in (1, 2):
+        save_checkpoint_atomic({"step": step}, tmp_path / f"ckpt_{step:08d}.pt")
+        path = tmp_path / f"ckpt_{step:08d}.pt"
+        path.write_bytes(path.read_bytes()[: 100 * step])
+
+    with pytest.raises(RuntimeError, match=r"ckpt_00000002\.pt is truncated .*ckpt_00000001\.pt is truncated"):
+        safe_load_checkpoint(tmp_path)
+    with pytest.raises(RuntimeError, match="truncated"):
+        CheckpointManager(tmp_path).load_latest()
+
+
+def test_loading_falls_back_to_the_newest_good_one(tmp_path: Path) -> None:
+    """A flipped bit that torch.load would not notice sends the load one step back."""
+    for step in (9000, 10000):
+        save_checkpoint_atomic({"step": step, "w": torch.ones(1000)}, tmp_path / f"ckpt_{step}.pt")
+    flip_bit(tmp_path / "ckpt_10000.pt", 2000)
+
+    assert 10000 == torch.load(tmp_path / "ckpt_10000.pt", weights_only=True)["step"]
+    assert 9000 == safe_load_checkpoint(tmp_path)["step"]
+
+
+def test_a_non_blocking_save_is_the_state_at_the_call(tmp_path: Path) -> None:
+    """What the optimizer does after the call is not in the snapshot."""
+    model, optimizer = trained()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    manager = CheckpointManager(tmp_path)
+    manager.save(3, model, optimizer, blocking=False)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(float("nan"))
+    manager.close()
+
+    saved = safe_load_checkpoint(tmp_path)["model"]
+    assert all(torch.equal(before[key], saved[key]) for key in before)
+
+
+def test_tied_weights_are_copied_once(tmp_path: Path) -> None:
+    """What shares storage before a non-blocking save shares it after."""
+    model, optimizer = trained()
+    model.head.weight = model.body.weight
+    manager = CheckpointManager(tmp_path)
+    manager.save(1, model, optimizer, blocking=False)
+    manager.close()
+
+    saved = safe_load_checkpoint(tmp_path)["model"]
+    assert saved["head.weight"].data_ptr() == saved["body.weight"].data_ptr()
+
+
+def test_a_failed_non_blocking_save_is_raised_at_the_next_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The failure is not lost with its thread."""
+    manager = CheckpointManager(tmp_path)
+    manager.save(1, *trained(1))
+    manager.wait()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lastgood.checkpoint.publish", full)
+        manager.save(2, *trained(1), blocking=False)
+        with pytest.raises(OSError, match="No space left"):
+            manager.save(3, *trained(1))
+    manager.save(4, *trained(1))
+    manager.close()
+    assert [4, 1] == [rung.step for rung in scan(tmp_path)]
+
+
+@pytest.mark.parametrize("prefix", ["", "_orig_mod.", "module.", "_orig_mod.module.", "module._orig_mod."])
+def test_wrappers_leave_no_trace(prefix: str) -> None:
+    """A state saved under any wrappers loads into the plain model, with nothing missing and nothing unexpected."""
+    model, other = Net(), Net()
+    state = OrderedDict((prefix + key, value) for key, value in model.state_dict().items())
+    load_plain_state_dict(other, state)
+
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
+def test_a_partial_state_is_refused() -> None:
+    """Loading never passes over missing keys in silence."""
+    state = Net().state_dict()
+    del state["head.bias"]
+    with pytest.raises(RuntimeError, match="Missing key"):
+        load_plain_state_dict(Net(), state)
+
+
+def test_one_process_saves_at_a_time(tmp_path: Path) -> None:
+    """A second writer is refused and told who holds the directory; the lock goes with its holder."""
+    holder = CheckpointManager(tmp_path)
+    holder.save(1, *trained(1))
+    holder.wait()
+    other = CheckpointManager(tmp_path)
+    with pytest.raises(RuntimeError, match=f"written by process {os.getpid()}"):
+        other.save(2, *trained(1))
+    holder.close()
+    other.save(2, *trained(1))
+    other.close()
+
+
+def test_forked_children_do_not_keep_the_lock(tmp_path: Path) -> None:
+    """A DataLoader worker that outlives its trainer does not hold the directory."""
+    code = f"""
+import os, sys, time, torch
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from lastgood import CheckpointManager
+model = torch.nn.Linear(1, 1)
+manager = CheckpointManager({str(tmp_path)!r})
+manager.save(1, model, torch.optim.SGD(model.parameters(), 0.1))
+manager.wait()
+if os.fork() == 0:
+    os.close(1)
+    time.sleep(60)
+    os._exit(0)
+os._exit(0)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    try:
+        assert 0 == parent.wait(60)
+        manager = CheckpointManager(tmp_path)
+        manager.save(2, *trained(1))
+        manager.close()
+    finally:
+        os.killpg(parent.pid, 9)
+
+
+def test_partials_of_a_killed_writer_are_swept_at_the_next_save(tmp_path: Path) -> None:
+    """A restart leaves no stray partial behind."""
+    (tmp_path / ".ckpt_00000009.pt.partial-1-0123abcd").write_bytes(b"half")
+    manager = CheckpointManager(tmp_path)
+    manager.save(1, *trained(1))
+    manager.close()
+
+    assert [] == [path.name for path in tmp_path.iterdir() if ".partial-" in path.name]
+
+
+def quantized() -> torch.Tensor:
+    """A quantized tensor; torch warns that it will stop making them, but files with them stay."""
+    with warnings.catch_warnings(action="ignore"):
+        return torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
+
+
+SHAPES: dict[str, Any] = {
+    "nested": {"a": [torch.ones(3), {"b": (torch.zeros(2, 2), 1, None, "x", True, 2.5)}]},
+    "tied": [w := torch.randn(4, 4), w, w[1:]],
+    "floats": [torch.ones(3).to(d) for d in (torch.float64, torch.float16, torch.bfloat16, torch.complex64)],
+    "integers": [torch.ones(3).to(d) for d in (torch.int8, torch.bool, torch.int64)],
+    "float8": torch.ones(3).to(torch.float8_e4m3fn),
+    "numpy scalar": np.float64(1.5),
+    "numpy array": np.arange(5),
+    "quantized": quantized(),
+    "sparse": torch.eye(3).to_sparse(),
+    "empty": torch.empty(0),
+    "nothing": {},
+    "scalar": torch.tensor(1),
+    "parameter": torch.nn.Parameter(torch.ones(2)),
+    "module": torch.nn.Linear(2, 2),
+    "unsigned": torch.arange(3).to(torch.uint16),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")  # torch says that quantized tensors will go; files with them will not
+@pytest.mark.parametrize("kind", sorted(SHAPES))
+@pytest.mark.parametrize("sealed", [True, False])
+def test_what_torch_writes_is_never_rejected(tmp_path: Path, kind: str, sealed: bool) -> None:
+    """Every kind of content that people save is healthy with a seal and intact without."""
+    path = tmp_path / "ckpt_1.pt"
+    if sealed:
+        save_checkpoint_atomic({"value": SHAPES[kind]}, path)
+    else:
+        torch.save({"value": SHAPES[kind]}, path)
+
+    assert ((Kind.HEALTHY, Proof.SEAL) if sealed else (Kind.INTACT, Proof.CRC)) == (
+        verify(path).kind,
+        verify(path).proof,
+    )
+
+
+def test_what_torch_refuses_is_never_proven(tmp_path: Path) -> None:
+    """200 seeded damages: whenever torch.load refuses the file, so does the verdict; and what passes holds the same tensors."""
+    generator = random.Random(11)
+    path = tmp_path / "ckpt_1.pt"
+    torch.save({"w": torch.randn(300), "step": 1}, path)
+    whole, original = path.read_bytes(), torch.load(path, weights_only=True)
+    for _ in range(200):
+        data = bytearray(whole)
+        match generator.randrange(3):
+            case 0:
+                data[generator.randrange(len(data))] ^= 1 << generator.randrange(8)
+            case 1:
+                del data[generator.randrange(len(data)) :]
+            case 2:
+                start = generator.randrange(len(data))
+                data[start : start + 64] = bytes(len(data[start : start + 64]))
+        path.write_bytes(data)
+        if verify(path).proven:
+            loaded = torch.load(path, weights_only=True)
+            assert torch.equal(original["w"], loaded["w"])
+            assert original["step"] == loaded["step"]

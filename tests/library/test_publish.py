@@ -1,0 +1,242 @@
+"""Publishing and removing: all at once, sealed, and harmless when interrupted anywhere."""
+
+import errno
+import hashlib
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from lastgood import publish as publishing
+from lastgood.judging import verify
+from lastgood.publish import MaybeCommittedError, publish, remove, sweep, write_durably
+from lastgood.seal import Seal, parse_seal
+from lastgood.verdict import Kind
+
+
+def writing(content: bytes) -> Callable[[BinaryIO], object]:
+    """A writer of `content` in two pieces."""
+
+    def write(file: BinaryIO) -> None:
+        file.write(content[: len(content) // 2])
+        file.write(content[len(content) // 2 :])
+
+    return write
+
+
+def names(folder: Path) -> set[str]:
+    return {entry.name for entry in folder.iterdir()}
+
+
+def test_a_publication_is_sealed_and_leaves_nothing_else(tmp_path: Path) -> None:
+    """After publishing there is the data, its seal that coreutils agrees with, and nothing besides."""
+    done = publish(tmp_path / "a.pt", writing(b"hello"))
+
+    assert b"hello" == (tmp_path / "a.pt").read_bytes()
+    assert (hashlib.sha256(b"hello").hexdigest(), 5) == (done.sha256, done.bytes)
+    assert {"a.pt", "a.pt.sha256"} == names(tmp_path)
+    assert (
+        subprocess.run(["sha256sum", "-c", "a.pt.sha256"], cwd=tmp_path, capture_output=True, check=False).returncode
+        == 0
+    )
+
+
+def test_overwriting_ends_with_a_seal_of_the_new_bytes_alone(tmp_path: Path) -> None:
+    """Once the overwrite is durable, the old bytes no longer match the seal."""
+    publish(tmp_path / "a.pt", writing(b"old"))
+    done = publish(tmp_path / "a.pt", writing(b"new"))
+
+    assert Seal(done.sha256) == parse_seal((tmp_path / "a.pt.sha256").read_bytes(), "a.pt")
+    assert Kind.HEALTHY is verify(tmp_path / "a.pt").kind
+
+
+def test_file_modes_follow_the_umask(tmp_path: Path) -> None:
+    """Data and seal are readable by whom the umask says, not by their maker alone."""
+    before = os.umask(0o007)
+    try:
+        publish(tmp_path / "a.pt", writing(b"x"))
+    finally:
+        os.umask(before)
+
+    assert {0o660} == {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+
+
+class Boom(BaseException):
+    """Stands for a signal handler that raises."""
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace", "open", "write"])
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("mistake", [OSError(errno.EIO, "x"), Boom()])
+def test_a_failure_at_any_call_leaves_old_or_new_and_no_partial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, overwrite: bool, mistake: BaseException
+) -> None:
+    """Whichever call of a kind fails, what was there before is healthy or the new one is, and no partial is left."""
+    for failing in range(1, 12):
+        target = tmp_path / f"{failing}.pt"
+        if overwrite:
+            publish(target, writing(b"old bytes"))
+        counted = {"n": 0}
+        real = getattr(os, call)
+
+        def broken(
+            *args: object, _real: object = real, _counted: dict[str, int] = counted, _at: int = failing, **kw: object
+        ) -> object:
+            _counted["n"] += 1
+            if _counted["n"] == _at:
+                raise mistake
+            return _real(*args, **kw)  # type: ignore[operator]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, broken)
+            try:
+                publish(target, writing(b"new bytes"))
+                raised = False
+            except (OSError, Boom):
+                raised = True
+        fired = counted["n"] >= failing
+
+        assert raised == fired
+        if target.exists():
+            assert Kind.HEALTHY is verify(target).kind
+            assert target.read_bytes() in (b"old bytes", b"new bytes")
+        else:
+            assert not overwrite
+        assert not [name for name in names(tmp_path) if ".partial-" in name]
+        if not fired:
+            return
+    raise AssertionError("the sweep never came to a publication without a fault")
+
+
+def test_a_failure_after_the_rename_is_said_to_be_maybe_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When only the folder's sync fails, the snapshot is in place and the error says so."""
+
+    def no_sync(folder: str) -> None:
+        raise OSError(errno.EIO, "Input/output error", folder)
+
+    monkeypatch.setattr(publishing, "fsync_folder", no_sync)
+
+    with pytest.raises(MaybeCommittedError, match="is in place") as caught:
+        publish(tmp_path / "a.pt", writing(b"x"))
+    assert errno.EIO == caught.value.errno
+    assert Kind.HEALTHY is verify(tmp_path / "a.pt").kind
+
+
+def test_a_full_disk_is_passed_on_with_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ENOSPC keeps its errno, and its text tells what was written and what is free."""
+    real = os.fsync
+
+    def full(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}").startswith(str(tmp_path)):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+
+    with pytest.raises(OSError, match="bytes were written and more were needed") as caught:
+        publish(tmp_path / "a.pt", writing(b"x"))
+    assert errno.ENOSPC == caught.value.errno
+    assert set() == names(tmp_path)
+
+
+def test_the_errno_survives_a_writer_that_hides_it(tmp_path: Path) -> None:
+    """torch.save turns a failed write into a RuntimeError without errno; the system's own error is raised all the same."""
+
+    def hiding(file: BinaryIO) -> None:
+        try:
+            file.write(b"x" * 100_000)
+        except OSError:
+            raise RuntimeError("unexpected pos") from None
+
+    import resource
+    import signal
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            publish(tmp_path / "a.pt", hiding)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+    assert set() == names(tmp_path)
+
+
+def test_silent_damage_while_writing_is_caught_by_the_seal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The seal is of the intended bytes: what the storage changed on the way is corrupt when read back."""
+
+    def damaging(raw: BinaryIO) -> object:
+        class Raw:
+            def write(self, view: memoryview) -> int:
+                raw.write(bytes(view).replace(b"good", b"evil"))
+                return view.nbytes
+
+            def flush(self) -> None:
+                raw.flush()
+
+        return Raw()
+
+    monkeypatch.setattr(publishing, "_Whole", damaging)
+    publish(tmp_path / "a.bin", writing(b"so good it is" * 10))
+
+    assert Kind.CORRUPT is verify(tmp_path / "a.bin").kind
+
+
+def test_removal_takes_data_and_seal(tmp_path: Path) -> None:
+    """A removed snapshot leaves nothing."""
+    publish(tmp_path / "a.pt", writing(b"x"))
+    remove(tmp_path / "a.pt")
+
+    assert set() == names(tmp_path)
+
+
+@pytest.mark.parametrize("cut", [1, 2])
+def test_a_removal_cut_short_goes_on_at_the_next_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: int
+) -> None:
+    """Killed between its steps, a removal leaves no candidate, and a sweep finishes it."""
+    publish(tmp_path / "a.pt", writing(b"x"))
+    counted = {"n": 0}
+    real = os.unlink
+
+    def dying(path: str) -> None:
+        counted["n"] += 1
+        if counted["n"] == cut:
+            raise Boom
+        real(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", dying)
+        with pytest.raises(Boom):
+            remove(tmp_path / "a.pt")
+    assert not (tmp_path / "a.pt").exists()
+
+    swept = sweep(tmp_path)
+    assert 1 == len(swept)
+    assert set() == names(tmp_path)
+
+
+def test_a_sweep_leaves_snapshots_and_other_peoples_files_alone(tmp_path: Path) -> None:
+    """Only our own partials go; the seal of a snapshot that is there stays."""
+    publish(tmp_path / "a.pt", writing(b"x"))
+    for name in (".a.pt.partial-1-0123abcd", "b.pt.tmp", ".hidden", "c.pt.sha256"):
+        (tmp_path / name).write_bytes(b"y")
+
+    assert [".a.pt.partial-1-0123abcd"] == sweep(tmp_path)
+    assert {"a.pt", "a.pt.sha256", "b.pt.tmp", ".hidden", "c.pt.sha256"} == names(tmp_path)
+
+
+def test_small_files_are_replaced_whole(tmp_path: Path) -> None:
+    """A durable write replaces the content and leaves no partial."""
+    path = tmp_path / "run.json"
+    write_durably(str(path), b"one")
+    write_durably(str(path), b"two")
+
+    assert b"two" == path.read_bytes()
+    assert {"run.json"} == names(tmp_path)

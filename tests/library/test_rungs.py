@@ -1,0 +1,191 @@
+"""The ladder of a directory: what is counted, in which order, what is remembered."""
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+import lastgood
+from lastgood.ledger import STILL_NS, Ledger, now_ns
+from lastgood.rungs import down_to_first_proven, ever_held_one, judge, ladder, latest_healthy, scan
+from lastgood.seal import Identity
+from lastgood.verdict import Kind, Proof, Verdict
+from tests.conftest import MakeSnapshot, flip_bit
+
+
+def test_the_newest_by_number_comes_first(make_zip: MakeSnapshot, tmp_path: Path) -> None:
+    """10000 is newer than 9000 although its name sorts before it and its time is older."""
+    new, _ = make_zip("ckpt_10000.pt", 10000), make_zip("ckpt_9000.pt", 9000)
+    os.utime(new, (978307200, 978307200))
+
+    assert ["ckpt_10000.pt", "ckpt_9000.pt"] == [rung.name for rung in ladder(tmp_path)]
+    assert new == latest_healthy(tmp_path)
+
+
+def test_the_walk_goes_back_past_bad_ones(make_zip: MakeSnapshot, tmp_path: Path) -> None:
+    """With the newest flipped and the next cut, the third is the latest healthy one."""
+    third, second, first = (make_zip(f"ckpt_{step}.pt", step) for step in (8000, 9000, 10000))
+    flip_bit(first, 5000)
+    second.write_bytes(second.read_bytes()[:3000])
+
+    assert third == latest_healthy(tmp_path)
+    assert [Kind.CORRUPT, Kind.TRUNCATED, Kind.INTACT] == [r.verdict.kind for r in ladder(tmp_path) if r.verdict]
+
+
+def test_judging_stops_at_the_first_proven_one(make_zip: MakeSnapshot, tmp_path: Path) -> None:
+    """Older rungs are not read while a newer one is good."""
+    for step in (1, 2, 3):
+        make_zip(f"ckpt_{step}.pt", step)
+    flip_bit(tmp_path / "ckpt_3.pt", 5000)
+    rungs = down_to_first_proven(scan(tmp_path))
+
+    assert [True, True, False] == [rung.verdict is not None for rung in rungs]
+
+
+def test_links_are_resolved_and_counted_once(make_zip: MakeSnapshot, tmp_path: Path) -> None:
+    """A link to a snapshot is no second snapshot, and one to nowhere is none."""
+    path = make_zip("ckpt_7.pt", 7)
+    (tmp_path / "last.ckpt").symlink_to(path)
+    os.link(path, tmp_path / "best.pt")
+    (tmp_path / "gone_8.pt").symlink_to(tmp_path / "nothing")
+
+    assert ["ckpt_7.pt"] == [rung.name for rung in scan(tmp_path)]
+
+
+def test_a_step_known_only_inside_orders_too(tmp_path: Path) -> None:
+    """A name without a number takes its place by the step inside."""
+    import pickle
+    import zipfile
+
+    for name, step in (("ckpt.pt", 50), ("ckpt_40.pt", 40), ("ckpt_60.pt", 60)):
+        with zipfile.ZipFile(tmp_path / name, "w") as out:
+            out.writestr("ck/data.pkl", pickle.dumps({"iter_num": step}, 2))
+
+    assert [60, 50, 40] == [rung.step for rung in ladder(tmp_path)]
+
+
+def test_names_of_any_bytes_are_candidates(make_zip: MakeSnapshot, tmp_path: Path) -> None:
+    """A name that is no UTF-8 is judged like any other."""
+    path = make_zip("ckpt_1.pt")
+    os.rename(os.fsencode(path), os.fsencode(tmp_path) + b"/step_\xff100.pt")
+
+    assert [100] == [rung.step for rung in ladder(tmp_path) if rung.verdict and rung.verdict.kind is Kind.INTACT]
+
+
+def test_a_directory_that_changes_while_it_is_read_raises_nothing(make_zip: MakeSnapshot, tmp_path: Path) -> None:
+    """Files that come and go between listing and reading are simply not there."""
+    source = make_zip("ckpt_0.pt", size=100).read_bytes()
+    stop = threading.Event()
+
+    def churn() -> None:
+        step = 0
+        while not stop.is_set():
+            step += 1
+            path = tmp_path / f"ckpt_{step % 20}.pt"
+            path.write_bytes(source)
+            path.unlink(missing_ok=True)
+
+    writer = threading.Thread(target=churn)
+    writer.start()
+    try:
+        for _ in range(200):
+            ladder(tmp_path)
+    finally:
+        stop.set()
+        writer.join()
+
+
+def test_a_missing_directory_has_no_healthy_one(tmp_path: Path) -> None:
+    """No directory, no snapshot; but reading one that is no directory is an error."""
+    assert latest_healthy(tmp_path / "none") is None
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(NotADirectoryError):
+        latest_healthy(tmp_path / "file")
+
+
+def test_a_directory_remembers_that_it_held_one(make_zip: MakeSnapshot, tmp_path: Path) -> None:
+    """A snapshot, a quarantined one, or a high-water mark says so; an empty directory does not."""
+    assert not ever_held_one(tmp_path)
+    assert not ever_held_one(tmp_path / "none")
+    path = make_zip("ckpt_1.pt")
+    assert ever_held_one(tmp_path)
+    path.unlink()
+    (tmp_path / ".lastgood").mkdir()
+    (tmp_path / ".lastgood" / "run.json").write_text(json.dumps({"high_water": 5}))
+    assert ever_held_one(tmp_path)
+    (tmp_path / ".lastgood" / "run.json").write_text(json.dumps({"high_water": None}))
+    assert not ever_held_one(tmp_path)
+    (tmp_path / ".lastgood" / "quarantine" / "x").mkdir(parents=True)
+    assert ever_held_one(tmp_path)
+
+
+def old(path: Path) -> Identity:
+    """Make a file look as if it had been still for an hour; ctime cannot be set, so the identity is adapted."""
+    status = Identity.of(path.stat())
+    return Identity(status.inode, status.size, status.mtime_ns, status.ctime_ns)
+
+
+def test_the_ledger_answers_for_an_unchanged_file_only(make_zip: MakeSnapshot, tmp_path: Path) -> None:
+    """A verdict is remembered for an identity and its seal's, across a restart; a changed file is asked anew."""
+    (tmp_path / ".lastgood").mkdir()
+    path = make_zip("ckpt_1.pt")
+    identity = Identity.of(path.stat())
+    verdict = Verdict(Kind.INTACT, Proof.CRC, "fine", 10, None, 1)
+    Ledger(tmp_path, writable=True).put(str(path), identity, verdict, now_ns() + 2 * STILL_NS)
+
+    again = Ledger(tmp_path)
+    assert verdict == again.get(str(path), identity)
+    assert (
+        again.get(str(path), Identity(identity.inode, identity.size, identity.mtime_ns + 1, identity.ctime_ns)) is None
+    )
+    Path(f"{path}.sha256").write_text("x")
+    assert again.get(str(path), identity) is None
+
+
+def test_the_ledger_does_not_trust_young_files(make_zip: MakeSnapshot, tmp_path: Path) -> None:
+    """A file touched less than two seconds before its reading could have changed within its timestamp's grain."""
+    path = make_zip("ckpt_1.pt")
+    identity = Identity.of(path.stat())
+    ledger = Ledger(tmp_path, writable=True)
+    ledger.put(str(path), identity, Verdict(Kind.INTACT, Proof.CRC, "fine"), identity.ctime_ns + STILL_NS - 1)
+
+    assert ledger.get(str(path), identity) is None
+
+
+def test_a_damaged_ledger_costs_time_and_nothing_else(make_zip: MakeSnapshot, tmp_path: Path) -> None:
+    """Torn and foreign lines are passed over."""
+    (tmp_path / ".lastgood").mkdir()
+    (tmp_path / ".lastgood" / "ledger").write_bytes(b'{"key": "1"\n\xff\xfe\n[]\n{"key": "a", "kind": "nonsense"}\n')
+    make_zip("ckpt_1.pt")
+
+    assert [Kind.INTACT] == [rung.verdict.kind for rung in ladder(tmp_path) if rung.verdict]
+
+
+def test_a_fresh_judgement_reads_the_bytes_again(make_zip: MakeSnapshot, tmp_path: Path) -> None:
+    """Asked to be fresh, the ledger's answer is not taken."""
+    (tmp_path / ".lastgood").mkdir()
+    path = make_zip("ckpt_1.pt")
+    rung = scan(tmp_path)[0]
+    ledger = Ledger(tmp_path, writable=True)
+    ledger.put(str(path), rung.identity, Verdict(Kind.CORRUPT, Proof.CRC, "remembered"), now_ns() + 2 * STILL_NS)
+
+    remembered, read = judge(rung, ledger), judge(rung, ledger, fresh=True)
+    assert ("remembered", Kind.INTACT) == (
+        remembered.verdict and remembered.verdict.reason,
+        read.verdict and read.verdict.kind,
+    )
+
+
+def test_the_package_offers_its_names_without_torch() -> None:
+    """The library's names load when used, and importing the library brings no torch."""
+    import subprocess
+    import sys
+
+    code = "import lastgood, sys; lastgood.verify; lastgood.ladder; lastgood.latest_healthy; sys.exit('torch' in sys.modules)"
+    assert 0 == subprocess.run([sys.executable, "-c", code], check=False).returncode
+    assert callable(lastgood.verify)
+    assert callable(lastgood.ladder)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        lastgood.nothing  # noqa: B018
