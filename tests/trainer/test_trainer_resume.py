@@ -1,0 +1,362 @@
+"""Resumption: from which snapshot, what it restores, and that the run is exactly the uninterrupted one."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from trainer import resume, train
+from trainer.__main__ import main
+from trainer.settings import UsageError
+
+# Ends the process in the midst of update 14, as SIGKILL from outside would, at a place that does not vary.
+KILLED_IN_STEP_14 = """
+import os, signal, sys
+import trainer.train as train
+from trainer.__main__ import main
+real = train.update
+def update(*arguments):
+    if arguments[-1] == 14:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*arguments)
+train.update = update
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def payload_of(out_dir, step):
+    """What a snapshot holds."""
+    return torch.load(os.path.join(out_dir, f"ckpt_{step:08d}.pt"), weights_only=True)
+
+
+def differences(one, other, path=""):
+    """Where two nested values differ, tensors to the last bit."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return [
+            place
+            for key in one.keys() | other.keys()
+            for place in differences(one.get(key), other.get(key), f"{path}/{key}")
+        ]
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
+        return [
+            place for i, pair in enumerate(zip(one, other, strict=True)) for place in differences(*pair, f"{path}/{i}")
+        ]
+    same = torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+    return [] if same else [path]
+
+
+def run(arguments, code=None, **environ):
+    """A trainer in a process of its own; its finished process, output and all."""
+    start = ["-c", code] if code else ["-m", "trainer"]
+    return subprocess.run(
+        [sys.executable, "-W", "error", *start, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=os.environ | environ,
+    )
+
+
+EXACT = {
+    "plain": [],
+    "dropout and two micro-batches": [
+        "--dropout=0.1",
+        "--gradient_accumulation_steps=2",
+        "--eval_interval=3",
+    ],
+}
+
+
+@pytest.mark.parametrize("case", EXACT)
+def test_a_killed_run_resumed_in_a_new_process_is_exact(case, config, settings, tmp_path, losses, steps):
+    """SIGKILL in step 14, back to snapshot 10: losses, weights, moments, random numbers are the same."""
+    straight, broken = str(tmp_path / "straight"), str(tmp_path / "broken")
+    arguments = [config, *EXACT[case]]
+    assert 0 == main([*arguments, f"--out_dir={straight}"])
+
+    killed = run([*arguments, f"--out_dir={broken}"], KILLED_IN_STEP_14)
+    resumed = run([*arguments, f"--out_dir={broken}"], LASTGOOD_INCARNATION="2")
+
+    assert (-signal.SIGKILL, 0) == (killed.returncode, resumed.returncode), killed.stderr + resumed.stderr
+    assert list(range(11, 21)) == list(steps(broken, 2))
+    assert "warning" not in resumed.stdout
+    expected, found = losses(straight), losses(broken, 2)
+    assert [0.0] * 10 == [expected[step] - found[step] for step in range(11, 21)]
+    whole, pieced = payload_of(straight, 20), payload_of(broken, 20)
+    for key in ("model", "optimizer", "rng", "data", "scheduler", "best_val_loss"):
+        assert [] == differences(whole[key], pieced[key]), key
+
+
+@pytest.mark.parametrize("changes", [{"dtype": "float16"}, {"dtype": "bfloat16"}, {"bias": True, "dropout": 0.2}])
+def test_other_arithmetic_is_as_exact(changes, settings, losses, tmp_path):
+    """Loss scaler, bfloat16, biases: stopped at 10 and gone on with, it is the same run."""
+    straight = settings(**changes, out_dir=str(tmp_path / "straight"))
+    train.train(straight)
+
+    train.train(settings(**changes, max_iters=10))
+    train.train(settings(**changes))
+
+    run_dir = settings().out_dir
+    assert losses(straight.out_dir) == losses(run_dir)
+    one, other = payload_of(straight.out_dir, 20), payload_of(run_dir, 20)
+    assert [] == [key for key in ("model", "optimizer", "scaler", "rng") if differences(one[key], other[key])]
+
+
+def test_without_the_optimizer_state_it_is_another_run(settings, losses, tmp_path, monkeypatch):
+    """The test above can tell: fresh moments change every loss behind the first."""
+    straight = settings(out_dir=str(tmp_path / "straight"))
+    train.train(straight)
+    train.train(settings(max_iters=10))
+    real = resume.restore
+
+    def restore(payload, model, optimizer, scaler, chosen):
+        real(payload | {"optimizer": optimizer.state_dict()}, model, optimizer, scaler, chosen)
+
+    monkeypatch.setattr(train, "restore", restore)
+    train.train(settings())
+
+    expected, found = losses(straight.out_dir), losses(settings().out_dir)
+    assert [11] == [step for step in range(11, 21) if expected[step] == found[step]]
+
+
+def test_an_evaluation_missed_by_a_signal_is_made_up(settings, capsys, monkeypatch):
+    """A run stopped at a step that was to be evaluated prints that line when it goes on, and none twice."""
+    real = train.update
+
+    def update(*arguments):
+        if arguments[-1] == 6:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return real(*arguments)
+
+    monkeypatch.setattr(train, "update", update)
+    assert 143 == train.train(settings(eval_interval=6))
+    monkeypatch.setattr(train, "update", real)
+    assert 0 == train.train(settings(eval_interval=6))
+
+    lines = capsys.readouterr().out.splitlines()
+    evaluated = [line.split(":")[0] for line in lines if line.startswith("step ")]
+    assert ["step 0", "step 6", "step 12", "step 18"] == evaluated
+
+
+def test_an_evaluation_made_before_the_save_is_not_repeated(settings, capsys):
+    """The snapshot knows that its step was evaluated."""
+    train.train(settings(eval_interval=5, max_iters=10))
+    train.train(settings(eval_interval=5))
+
+    lines = capsys.readouterr().out.splitlines()
+    evaluated = [line.split(":")[0] for line in lines if line.startswith("step ")]
+    assert ["step 0", "step 5", "step 10", "step 15", "step 20"] == evaluated
+
+
+def test_a_resumed_run_says_what_it_found(settings, capsys):
+    """One line: the step, and every part that was restored."""
+    train.train(settings(max_iters=10, eval_interval=5))
+    capsys.readouterr()
+
+    train.train(settings(eval_interval=5))
+
+    parts = "model, optimizer, random numbers, data position, best loss"
+    assert f"resumed at step 10; restored: {parts}; missing: nothing" in capsys.readouterr().out.splitlines()
+
+
+def test_a_snapshot_of_nanogpt_says_what_is_missing(settings, capsys, tmp_path):
+    """Its six keys are enough to go on, and not enough to be exact: both are said."""
+    train.train(settings(max_iters=10))
+    payload = payload_of(settings().out_dir, 10)
+    six = ("model", "optimizer", "model_args", "iter_num", "best_val_loss", "config")
+    path = tmp_path / "ckpt.pt"
+    torch.save({key: payload[key] for key in six}, path)
+    capsys.readouterr()
+
+    assert 0 == train.train(settings(resume=str(path), out_dir=str(tmp_path / "other")))
+
+    out = capsys.readouterr().out
+    assert "resumed at step 10; restored: model, optimizer, best loss; missing: random numbers, data position" in out
+    assert "warning: not exactly the run as it would have gone on: data was None" in out
+
+
+def test_changed_settings_that_matter_are_named(settings, capsys):
+    """One warning with all of them; what does not matter to a loss is not in it."""
+    train.train(settings(max_iters=10))
+    capsys.readouterr()
+
+    train.train(settings(batch_size=3, dropout=0.1, seed=2, deterministic=False, log_interval=2))
+
+    warning = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("warning"))
+    assert "batch_size was 2, is 3" in warning
+    assert "dropout was 0.0, is 0.1" in warning
+    assert "seed was 1337, is 2" in warning
+    assert "deterministic is off" in warning
+    assert "log_interval" not in warning
+
+
+def test_the_settings_win_over_the_snapshot_s_optimizer(settings):
+    """A changed weight decay or beta is used, not silently replaced by the saved one."""
+    train.train(settings(max_iters=10))
+
+    train.train(settings(weight_decay=0.3, beta1=0.8))
+
+    decayed, kept = payload_of(settings().out_dir, 20)["optimizer"]["param_groups"]
+    assert (0.3, 0.0) == (decayed["weight_decay"], kept["weight_decay"])
+    assert [0.8, 0.99] == list(decayed["betas"])
+
+
+def test_a_finished_run_ends_at_once(settings, losses, monkeypatch):
+    """Nothing is trained, saved or recorded; status 0."""
+    train.train(settings())
+    before = losses(settings().out_dir)
+    monkeypatch.setattr(train, "update", None)
+    monkeypatch.setattr(train, "save", None)
+
+    assert 0 == train.train(settings())
+    assert before == losses(settings().out_dir)
+
+
+def test_resume_never_starts_over_and_says_what_is_there(settings, capsys, steps, monkeypatch):
+    """From step 1 in the same folder, with a warning that auto would do otherwise."""
+    train.train(settings(max_iters=10))
+    capsys.readouterr()
+    monkeypatch.setenv("LASTGOOD_INCARNATION", "2")
+
+    train.train(settings(max_iters=4, resume="never"))
+
+    assert [1, 2, 3, 4] == list(steps(settings().out_dir, 2))
+    assert "ckpt_00000010.pt is of an earlier run" in capsys.readouterr().out
+
+
+def test_a_damaged_newest_snapshot_is_passed_over(settings, steps):
+    """One flipped bit in 20: auto goes on from 10."""
+    train.train(settings())
+    path = os.path.join(settings().out_dir, "ckpt_00000020.pt")
+    with open(path, "r+b") as file:
+        file.seek(5000)
+        byte = file.read(1)[0]
+        file.seek(5000)
+        file.write(bytes([byte ^ 1]))
+    os.remove(os.path.join(settings().out_dir, "metrics.jsonl"))
+
+    assert 0 == train.train(settings())
+    assert list(range(11, 21)) == list(steps(settings().out_dir))
+
+
+def test_nothing_starts_over_when_no_snapshot_is_good(settings):
+    """All damaged: the run ends with the name of each, and the files stay."""
+    train.train(settings())
+    for step in (10, 20):
+        with open(os.path.join(settings().out_dir, f"ckpt_{step:08d}.pt"), "r+b") as file:
+            file.truncate(1000)
+
+    with pytest.raises(SystemExit, match=r"cannot resume: .*ckpt_00000020\.pt.*ckpt_00000010\.pt"):
+        train.train(settings())
+    assert os.path.exists(os.path.join(settings().out_dir, "ckpt_00000020.pt"))
+
+
+def test_a_damaged_snapshot_given_by_path_is_refused(settings):
+    """Its bytes are verified first, and no other is taken instead."""
+    train.train(settings())
+    path = os.path.join(settings().out_dir, "ckpt_00000010.pt")
+    with open(path, "r+b") as file:
+        file.truncate(1000)
+
+    with pytest.raises(SystemExit, match=r"cannot resume: .*ckpt_00000010\.pt is truncated"):
+        train.train(settings(resume=path))
+
+
+def test_a_file_that_is_no_run_s_snapshot_is_refused(settings, tmp_path):
+    """A sound torch file of something else."""
+    path = tmp_path / "other.pt"
+    torch.save({"weights": torch.zeros(3)}, path)
+
+    with pytest.raises(SystemExit, match=r"other\.pt: not a snapshot of this trainer or of nanoGPT"):
+        train.train(settings(resume=str(path)))
+
+
+def test_another_architecture_is_refused_in_one_line(config, capsys):
+    """Status 2, the differing keys with both values, before a model is built."""
+    assert 0 == main([config, "--max_iters=10"])
+    capsys.readouterr()
+
+    assert 2 == main([config, "--n_layer=3", "--n_embd=32"])
+
+    lines = capsys.readouterr().err.splitlines()
+    assert 1 == len(lines)
+    assert "command line: n_layer: the snapshot is of another model" in lines[0]
+    assert "n_layer is 2 there, 3 here, n_embd is 16 there, 32 here" in lines[0]
+
+
+def test_data_with_more_tokens_than_the_snapshot_s_model_is_refused(config, capsys, tmp_path):
+    """Tokens that the model has no row for."""
+    assert 0 == main([config, "--max_iters=10"])
+    text = tmp_path / "other.txt"
+    text.write_text("".join(map(chr, range(32, 127))) * 10)
+    capsys.readouterr()
+
+    assert 2 == main([config, f"--data={text}", f"--data_dir={tmp_path / 'data'}"])
+
+    error = capsys.readouterr().err
+    assert "command line: data: the data has 95 different tokens, the snapshot's model knows only" in error
+
+
+@pytest.mark.parametrize("supervised", ["", "1"])
+def test_the_snapshot_in_the_environment_wins(supervised, settings, tmp_path):
+    """LASTGOOD_RESUME_FROM is taken, whatever the settings say."""
+    path = tmp_path / "ckpt_00000007.pt"
+    path.touch()
+    environ = {"LASTGOOD_RESUME_FROM": str(path), "LASTGOOD_SUPERVISED": supervised}
+
+    assert str(path) == resume.where_to_start(settings(resume="never"), environ)
+
+
+@pytest.mark.parametrize("given", [{}, {"LASTGOOD_RESUME_FROM": ""}])
+def test_a_supervised_run_without_a_snapshot_starts_fresh(given, settings):
+    """The supervisor has decided: what lies in out_dir does not matter."""
+    assert "never" == resume.where_to_start(settings(resume="auto"), {"LASTGOOD_SUPERVISED": "1"} | given)
+
+
+def test_without_a_supervisor_the_settings_decide(settings):
+    """An empty variable is no variable."""
+    assert "auto" == resume.where_to_start(settings(), {"LASTGOOD_RESUME_FROM": ""})
+
+
+def test_a_missing_snapshot_in_the_environment_is_named(settings):
+    """The variable is what the person has to look at."""
+    with pytest.raises(UsageError, match="LASTGOOD_RESUME_FROM: /nowhere is not a file"):
+        resume.where_to_start(settings(), {"LASTGOOD_RESUME_FROM": "/nowhere"})
+
+
+def test_a_supervised_run_saves_where_the_supervisor_looks(settings, capsys):
+    """The folder it names replaces out_dir, and a difference is said."""
+    environ = {"LASTGOOD_SUPERVISED": "1", "LASTGOOD_CHECKPOINT_DIR": "/elsewhere"}
+
+    assert "/elsewhere" == resume.follow_supervisor(settings(), environ).out_dir
+    assert "supervised: snapshots go to /elsewhere, not to out_dir" in capsys.readouterr().out
+
+
+def test_the_supervisor_s_folder_means_nothing_without_a_supervisor(settings, capsys):
+    """A variable left over in a shell moves no snapshots."""
+    chosen = settings()
+
+    assert chosen == resume.follow_supervisor(chosen, {"LASTGOOD_CHECKPOINT_DIR": "/elsewhere"})
+    assert "" == capsys.readouterr().out
+
+
+def test_a_real_process_saves_at_sigterm_and_goes_on(config, tmp_path, losses):
+    """TERM from outside while it trains: status 143 and a snapshot from which the next process goes on."""
+    arguments = [sys.executable, "-W", "error", "-m", "trainer", config]
+    with subprocess.Popen([*arguments, "--max_iters=1000000"], stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            if line.startswith("iter 5:"):
+                process.send_signal(signal.SIGTERM)
+                break
+        process.stdout.read()
+
+    assert 143 == process.returncode
+    reached = max(losses(str(tmp_path / "run")))
+    resumed = run([config, f"--max_iters={reached + 2}"])
+    assert 0 == resumed.returncode
+    assert f"resumed at step {reached};" in resumed.stdout
+    assert reached + 2 == max(losses(str(tmp_path / "run")))

@@ -1,0 +1,1 @@
+"""A nanoGPT-style GPT and its training loop, flat and readable, saving through `lastgood`."""

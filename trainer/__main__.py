@@ -1,0 +1,33 @@
+"""`python -m trainer CONFIG.yaml [--key=value ...]`: train, saving snapshots, until max_iters."""
+
+import signal
+import sys
+
+from trainer.settings import UsageError, help_text, read_arguments, source_of
+
+EXIT_USAGE = 2
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command and give its exit status; whatever the person got wrong is one line on stderr."""
+    if {"--help", "-h"} & set(arguments):
+        print(help_text())
+        return 0
+    for number in (signal.SIGTERM, signal.SIGINT):  # nothing to save before the first step: just end
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    try:
+        settings = read_arguments(arguments)
+        from trainer.train import train  # only now: importing torch takes a second
+
+        return train(settings)
+    except UsageError as error:
+        where = f"{source_of(error.key, arguments)}: " if error.key else ""
+        print(f"trainer: {where}{error}", file=sys.stderr)
+        return EXIT_USAGE
+    except ModuleNotFoundError as error:
+        print(f"trainer: {error}; install it with: pip install 'lastgood[trainer]'", file=sys.stderr)
+        return EXIT_USAGE
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

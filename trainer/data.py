@@ -1,0 +1,233 @@
+"""The text a model is trained on: prepared once, read as batches.
+
+Prepared data is nanoGPT's: `train.bin` and `val.bin` (tokens as uint16), `meta.pkl`, and beside it the same
+as `meta.json`, which is what this module reads. A folder is published by rename: it is complete or absent.
+
+The order of batches is a pure function of (seed, step, micro-step). It never touches a global random
+generator, so neither evaluation nor a restart changes what a step is trained on.
+"""
+
+import hashlib
+import json
+import os
+import pickle
+import platform
+import secrets
+import shutil
+import sysconfig
+from typing import Any
+
+import numpy as np
+import torch
+
+from trainer.settings import Settings, UsageError
+
+STDLIB_CHARACTERS = 4_000_000  # enough for a small model, prepared in about a second
+SKIPPED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
+SKIPPED_FOLDERS |= {"encodings", "pydoc_data"}  # tables rather than text
+TRAIN_SHARE = 0.9  # the rest, the end of the text, is for evaluation
+TOKENS_MAX = 2**16  # a token is a uint16
+GPT2_VOCABULARY = 50304  # 50257 rounded up to a multiple of 64, as nanoGPT does without a meta file
+DIGEST_WHOLE_BYTES = 256 * 2**20  # larger data is digested by sample, or a restart would take too long
+DIGEST_SAMPLES = 64
+DIGEST_SAMPLE_BYTES = 2**20
+
+
+def prepare(settings: Settings) -> str:
+    """The folder of prepared data for these settings; made now if it is not there yet."""
+    if os.path.isdir(settings.data):
+        return settings.data
+    if settings.data == "stdlib":
+        folder = os.path.join(settings.data_dir, f"stdlib-{platform.python_version()}")
+        if not os.path.isdir(folder):
+            publish(folder, stdlib_text(), f"standard library of Python {platform.python_version()}")
+        return folder
+    text = read_text(settings.data)
+    stem = os.path.splitext(os.path.basename(settings.data))[0]
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    folder = os.path.join(settings.data_dir, f"{stem}-{digest[:8]}")
+    if not os.path.isdir(folder):
+        publish(folder, text, os.path.basename(settings.data))
+    return folder
+
+
+def read_text(path: str) -> str:
+    """A text file as it is, line ends included."""
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            return file.read()
+    except FileNotFoundError:
+        problem = f"{path} does not exist"
+        raise UsageError("data", f"{problem}; give stdlib, a text file or a prepared folder") from None
+    except UnicodeDecodeError:
+        raise UsageError("data", f"{path} is not UTF-8 text; convert it first") from None
+    except OSError as error:
+        raise UsageError("data", f"{path}: {error.strerror}; give a file that can be read") from None
+
+
+def stdlib_text() -> str:
+    """The ASCII lines of this Python's own modules, STDLIB_CHARACTERS of them."""
+    root = sysconfig.get_path("stdlib")
+    pieces: list[str] = []
+    length = 0
+    for path in stdlib_paths(root):
+        if length >= STDLIB_CHARACTERS:
+            break
+        try:
+            with open(os.path.join(root, path), encoding="utf-8") as file:
+                piece = "".join(line for line in file if line.isascii())
+        except (OSError, UnicodeDecodeError):
+            continue  # a module in another encoding is not worth a guess
+        pieces.append(piece)
+        length += len(piece)
+    if not length:
+        raise UsageError("data", f"{root} holds no source text; give a text file with data: PATH")
+    return "".join(pieces)[:STDLIB_CHARACTERS]
+
+
+def stdlib_paths(root: str) -> list[str]:
+    """Relative paths of the *.py files below a folder, sorted; tests and installed packages are left out."""
+    paths = []
+    for folder, subfolders, names in os.walk(root):
+        subfolders[:] = [name for name in subfolders if name not in SKIPPED_FOLDERS]
+        paths += [os.path.relpath(os.path.join(folder, name), root) for name in names if name.endswith(".py")]
+    return sorted(paths)
+
+
+def publish(folder: str, text: str, source: str) -> None:
+    """Encode a text by character and publish the folder by rename; of two at once the first one wins."""
+    vocabulary = sorted(set(text))
+    if not 0 < len(vocabulary) <= TOKENS_MAX:
+        problem = f"{source} has {len(vocabulary)} different characters; between 1 and {TOKENS_MAX} will do"
+        raise UsageError("data", problem)
+    stoi = {character: token for token, character in enumerate(vocabulary)}
+    meta = {"vocab_size": len(vocabulary), "itos": dict(enumerate(vocabulary)), "stoi": stoi}
+    tokens = np.fromiter(map(stoi.__getitem__, text), dtype=np.uint16, count=len(text))
+    cut = int(len(tokens) * TRAIN_SHARE)
+    parts = {
+        "train.bin": tokens[:cut].tobytes(),
+        "val.bin": tokens[cut:].tobytes(),
+        "meta.pkl": pickle.dumps(meta),
+    }
+    name = f".{os.path.basename(folder)}.partial-{os.getpid()}-{secrets.token_hex(4)}"
+    partial = os.path.join(os.path.dirname(folder), name)
+    try:
+        os.makedirs(partial)
+        for part, content in parts.items():
+            write_durably(os.path.join(partial, part), content)
+        meta |= {"source": source, "python": platform.python_version(), "digest": digest_of(partial)}
+        write_durably(os.path.join(partial, "meta.json"), json.dumps(meta).encode())
+        sync_folder(partial)
+        os.rename(partial, folder)
+        sync_folder(os.path.dirname(folder))
+    except OSError as error:
+        if not os.path.isdir(folder):
+            problem = f"{folder} cannot be written ({error.strerror})"
+            raise UsageError("data_dir", f"{problem}; choose another") from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def write_durably(path: str, content: bytes) -> None:
+    """A new file whose bytes have reached the disk."""
+    with open(path, "xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(path: str) -> None:
+    """Names in a folder reach the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def digest_of(folder: str) -> str:
+    """What the tokens are, in one short text: their SHA-256; of very large files that of samples."""
+    digest = hashlib.sha256()
+    for name in ("train.bin", "val.bin"):
+        with open(os.path.join(folder, name), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            digest.update(f"{name} {size}\n".encode())
+            if size <= DIGEST_WHOLE_BYTES:
+                digest.update(file.read())
+                continue
+            for sample in range(DIGEST_SAMPLES):
+                file.seek((size - DIGEST_SAMPLE_BYTES) * sample // (DIGEST_SAMPLES - 1))
+                digest.update(file.read(DIGEST_SAMPLE_BYTES))
+    return digest.hexdigest()
+
+
+def open_data(folder: str, block_size: int) -> tuple[dict[str, np.ndarray], int, str]:
+    """Tokens by split (read from disk as needed), the size of the vocabulary, the digest of the tokens."""
+    splits: dict[str, np.ndarray] = {}
+    for split in ("train", "val"):
+        path = os.path.join(folder, f"{split}.bin")
+        size = os.path.getsize(path) if os.path.isfile(path) else -1
+        if size < 0:
+            raise UsageError("data", f"{path} does not exist; a prepared folder holds train.bin and val.bin")
+        if size // 2 <= block_size:
+            problem = f"{block_size} is not less than the {size // 2} tokens of {path}"
+            raise UsageError("block_size", f"{problem}; lower it")
+        splits[split] = np.memmap(path, dtype=np.uint16, mode="r", shape=(size // 2,))
+    vocabulary, expected = read_meta(folder)
+    for split, tokens in splits.items():
+        if tokens.nbytes <= DIGEST_WHOLE_BYTES and tokens.max() >= vocabulary:
+            problem = f"{folder}/{split}.bin holds token {tokens.max()} of a vocabulary of {vocabulary}"
+            raise UsageError("data", f"{problem}; prepare the data again")
+    digest = digest_of(folder)
+    if expected not in ("", digest):
+        raise UsageError("data", f"{folder} is not as it was prepared; delete it and it is made again")
+    return splits, vocabulary, digest
+
+
+def read_meta(folder: str) -> tuple[int, str]:
+    """Size of the vocabulary, and the digest the tokens had when prepared ("" when nobody noted it)."""
+    path = os.path.join(folder, "meta.json")
+    try:
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                meta = json.load(file)
+        else:
+            path = os.path.join(folder, "meta.pkl")
+            if not os.path.exists(path):
+                print(f"{folder} has no meta file: GPT-2's vocabulary, 50257 rounded up to {GPT2_VOCABULARY}")
+                return GPT2_VOCABULARY, ""
+            with open(path, "rb") as file:
+                meta = PlainUnpickler(file).load()
+        vocabulary = meta["vocab_size"]
+        if type(vocabulary) is not int or not 0 < vocabulary <= TOKENS_MAX:
+            raise UsageError("data", f"{path}: vocab_size is {vocabulary!r}; it must be 1 to {TOKENS_MAX}")
+        return vocabulary, str(meta.get("digest", ""))
+    except UsageError:
+        raise
+    except KeyError:
+        raise UsageError("data", f"{path} has no vocab_size; prepare the data again") from None
+    except Exception as error:  # noqa: BLE001 - a damaged pickle can raise anything at all
+        problem = f"{path} cannot be read ({type(error).__name__})"
+        raise UsageError("data", f"{problem}; prepare the data again") from None
+
+
+class PlainUnpickler(pickle.Unpickler):
+    """Reads numbers, texts and dicts, and refuses everything a pickle could execute."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Never give a pickle anything to call."""
+        raise pickle.UnpicklingError(f"{module}.{name} is not plain data")
+
+
+def batch_seed(seed: int, split: str, *position: int) -> int:
+    """A seed of 63 bits for one batch; neighbouring positions have nothing in common."""
+    text = f"{seed} {split} {' '.join(map(str, position))}"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def batch(tokens: np.ndarray, size: int, block_size: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """`size` random stretches of the tokens, and the same one further on: int64, (size, block_size)."""
+    generator = torch.Generator().manual_seed(seed)
+    starts = torch.randint(len(tokens) - block_size, (size,), generator=generator).tolist()
+    stretches = torch.from_numpy(np.stack([tokens[i : i + block_size + 1] for i in starts]).astype(np.int64))
+    return stretches[:, :-1].contiguous(), stretches[:, 1:].contiguous()
