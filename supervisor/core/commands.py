@@ -1,0 +1,115 @@
+"""What to do, told by the core. Carried out in order by the runtime; what comes of them returns as events."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from supervisor.core.events import Deadline, RungFact
+from supervisor.core.memory import Memory
+
+
+@dataclass(frozen=True)
+class JudgeLadder:
+    """Read the directory and judge from the newest down to the first proven rung, reading bytes anew."""
+
+
+@dataclass(frozen=True)
+class SpawnTrainer:
+    """Start an incarnation from `snapshot`, or fresh when it is None."""
+
+    incarnation: int
+    snapshot: RungFact | None
+
+
+@dataclass(frozen=True)
+class AskToStop:
+    """SIGTERM to the leader, so that it saves."""
+
+
+@dataclass(frozen=True)
+class KillTree:
+    """SIGKILL to everything that belongs to the incarnation."""
+
+
+@dataclass(frozen=True)
+class SweepTree:
+    """Kill what is left of a dead incarnation and say whether anything survived."""
+
+    incarnation: int
+
+
+@dataclass(frozen=True)
+class Arm:
+    """Tell DeadlinePassed when `at` (monotonic seconds) comes; replaces an earlier one of the same name."""
+
+    deadline: Deadline
+    at: float
+
+
+@dataclass(frozen=True)
+class Disarm:
+    """Forget deadlines."""
+
+    deadlines: tuple[Deadline, ...]
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """Put a rung into quarantine, with the reason beside it."""
+
+    rung: RungFact
+    reason: str
+
+
+@dataclass(frozen=True)
+class SealSnapshot:
+    """Hash an unsealed snapshot that its writer outlived, and keep the digest."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class PruneSnapshot:
+    """Remove a snapshot that retention gave up."""
+
+    rung: RungFact
+
+
+@dataclass(frozen=True)
+class SaveMemory:
+    """Write what must outlive the supervisor."""
+
+    memory: Memory
+
+
+@dataclass(frozen=True)
+class Record:
+    """Write a record; its level is the catalogue's unless `level` says otherwise."""
+
+    event: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    level: str | None = None
+
+
+@dataclass(frozen=True)
+class Exit:
+    """End the supervisor with this status."""
+
+    status: int
+
+
+Command = (
+    JudgeLadder
+    | SpawnTrainer
+    | AskToStop
+    | KillTree
+    | SweepTree
+    | Arm
+    | Disarm
+    | SetAside
+    | SealSnapshot
+    | PruneSnapshot
+    | SaveMemory
+    | Record
+    | Exit
+)

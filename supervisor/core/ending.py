@@ -1,0 +1,90 @@
+"""Stopping, dying, sweeping. Pure."""
+
+from dataclasses import replace
+
+from supervisor.core import notes
+from supervisor.core.commands import (
+    Arm,
+    AskToStop,
+    Command,
+    Disarm,
+    JudgeLadder,
+    KillTree,
+    Record,
+    SealSnapshot,
+    SweepTree,
+)
+from supervisor.core.events import Deadline, DeadlinePassed, Event, SpawnFailed, StopRequested, TrainerExited, TreeSwept
+from supervisor.core.state import Ending, Phase, Policy, State
+
+Outcome = tuple[State, tuple[Command, ...]]
+
+_ALL = tuple(Deadline)
+
+
+def on_stop_alive(state: State, event: Event, now: float, policy: Policy) -> Outcome:
+    """Ask the trainer to save and end, and give it its grace."""
+    assert isinstance(event, StopRequested)
+    state = replace(state, phase=Phase.STOPPING, stop_signal=event.signal, ending=Ending.STOP)
+    said = Record("trainer.asked_to_stop", {"grace_seconds": policy.grace_seconds})
+    return state, (said, Disarm(_ALL), AskToStop(), Arm(Deadline.GRACE, now + policy.grace_seconds))
+
+
+def on_stop_again(state: State, event: Event, now: float, policy: Policy) -> Outcome:
+    """A second wish changes nothing: the save under way is not cut short by accident."""
+    assert isinstance(event, StopRequested)
+    return replace(state, stop_signal=state.stop_signal or event.signal), ()
+
+
+def on_stop_noted(state: State, event: Event, now: float, policy: Policy) -> Outcome:
+    """No trainer runs; the look at the directory or the sweep under way ends the run when it is done."""
+    assert isinstance(event, StopRequested)
+    return replace(state, stop_signal=state.stop_signal or event.signal), ()
+
+
+def on_stop_idle(state: State, event: Event, now: float, policy: Policy) -> Outcome:
+    """Nothing runs and nothing is under way: the run is stopped."""
+    assert isinstance(event, StopRequested)
+    return notes.joined((Disarm(_ALL),), notes.stopped(replace(state, stop_signal=event.signal)))
+
+
+def on_grace_over(state: State, event: Event, now: float, policy: Policy) -> Outcome:
+    """It was asked and did not end: kill it. It was killed and did not die: say so, once, and try again."""
+    assert isinstance(event, DeadlinePassed)
+    if event.deadline is not Deadline.GRACE:
+        return state, ()
+    again = (KillTree(), Arm(Deadline.GRACE, now + policy.kill_seconds))
+    if not state.killed:
+        said = Record("trainer.grace_over", {"grace_seconds": policy.grace_seconds})
+        return replace(state, killed=True), (said, *again)
+    if state.stuck:
+        return state, again
+    return replace(state, stuck=True), (Record("trainer.stuck", {"pids": []}), *again)
+
+
+def on_spawn_failed(state: State, event: Event, now: float, policy: Policy) -> Outcome:
+    """The system refused a process; that is a death like any other, with the reason as its last line."""
+    assert isinstance(event, SpawnFailed)
+    death = TrainerExited(event.incarnation, None, None, last_lines=(event.reason,))
+    return replace(state, phase=Phase.SELECTING, death=death), (Disarm(_ALL), JudgeLadder())
+
+
+def on_exit(state: State, event: Event, now: float, policy: Policy) -> Outcome:
+    """The leader is dead: whatever else belongs to it goes before anything is decided."""
+    assert isinstance(event, TrainerExited)
+    seals = tuple(SealSnapshot(name) for name in state.life.unsealed) if event.code == 0 else ()
+    life = replace(state.life, unsealed=())
+    state = replace(state, phase=Phase.SELECTING, death=event, life=life, stuck=False)
+    return state, (Disarm(_ALL), *seals, SweepTree(event.incarnation))
+
+
+def on_swept(state: State, event: Event, now: float, policy: Policy) -> Outcome:
+    """The tree is empty and the directory still: judge. Or something will not die: start nothing until it has."""
+    assert isinstance(event, TreeSwept)
+    if not event.survivors:
+        return replace(state, phase=Phase.SELECTING, stuck=False), (JudgeLadder(),)
+    said = () if state.stuck else (Record("trainer.stuck", {"pids": list(event.survivors)}),)
+    if state.stop_signal is not None:
+        return notes.joined(said, notes.stopped(state))
+    waiting = replace(state, phase=Phase.WAITING, stuck=True)
+    return waiting, (*said, Arm(Deadline.RETRY, now + policy.retry_seconds))

@@ -1,0 +1,21 @@
+"""What a run must remember across the supervisor's own death. Written to run.json; small on purpose."""
+
+from dataclasses import dataclass
+
+from supervisor.core.budget import Budget
+
+
+@dataclass(frozen=True)
+class Memory:
+    """`high_water`: highest step of a proven snapshot ever. `reached`: highest step ever reported or saved.
+
+    `incarnation` counts trainers ever started. `done` is the step at which the run completed.
+    `born_empty` says that the run's first start found no snapshot in its directory.
+    """
+
+    high_water: int | None = None
+    reached: int | None = None
+    incarnation: int = 0
+    done: int | None = None
+    born_empty: bool = False
+    budget: Budget = Budget()  # noqa: RUF009 - frozen, so one default serves all

@@ -1,0 +1,159 @@
+"""What several cells say and note alike: progress, ends, and the fields of their records. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from lastgood import keep
+from lastgood.choose import newest_first
+from lastgood.verdict import Kind
+from supervisor.core import budget
+from supervisor.core.commands import Command, Exit, PruneSnapshot, Record, SaveMemory
+from supervisor.core.events import RungFact, TrainerExited
+from supervisor.core.state import Phase, Policy, State
+from supervisor.errors import ExitStatus
+
+Outcome = tuple[State, tuple[Command, ...]]
+
+USAGE = (
+    ExitStatus.USAGE,
+    "the trainer refuses its command line or cannot be started",
+    "read its last lines, mend `trainer.command`, start again",
+)
+
+
+def joined(commands: Iterable[Command], outcome: Outcome) -> Outcome:
+    """`outcome` with `commands` carried out first."""
+    state, more = outcome
+    return state, (*commands, *more)
+
+
+def reached_step(state: State) -> int:
+    """The highest step ever reported or saved; -1 when there was none."""
+    known = (state.memory.reached, state.memory.high_water)
+    return max((step for step in known if step is not None), default=-1)
+
+
+def note_snapshot(state: State, rung: RungFact, policy: Policy) -> Outcome:
+    """Take in a judged snapshot: say what it is, count progress, and give up old ones when it is proven."""
+    assert rung.verdict is not None
+    rungs = newest_first([*(one for one in state.rungs if one.name != rung.name), rung])
+    state = replace(state, rungs=tuple(rungs))
+    verdict = rung.verdict
+    fields: dict[str, Any] = {
+        "name": rung.name,
+        "step": rung.step,
+        "verdict": str(verdict.kind),
+        "proof": None if verdict.proof is None else str(verdict.proof),
+        "reason": verdict.reason,
+    }
+    if not verdict.usable:
+        return state, (Record("snapshot.rejected", fields),)
+    record = Record("snapshot.verified", {**fields, "seconds": verdict.seconds, "bytes": verdict.bytes})
+    if not verdict.proven:
+        return state, (record,)
+    return joined((record,), _note_proven(state, rung, policy))
+
+
+def _note_proven(state: State, rung: RungFact, policy: Policy) -> Outcome:
+    step = state.life.reported if rung.step is None else rung.step
+    memory = state.memory
+    if state.incarnation == 0 or step is None or step <= (-1 if memory.high_water is None else memory.high_water):
+        return _prune(state, policy)
+    memory = replace(
+        memory, high_water=step, reached=max(step, memory.reached or 0), budget=budget.refill(memory.budget)
+    )
+    state = replace(state, memory=memory, life=replace(state.life, progressed=True))
+    said = Record("trainer.progressed", {"step": step, "loss": state.life.loss})
+    return joined((SaveMemory(memory), said), _prune(state, policy))
+
+
+def _prune(state: State, policy: Policy) -> Outcome:
+    """Give up what retention gives up now. The snapshot that the trainer was resumed from is in use."""
+    if policy.keep is None:
+        return state, ()
+    in_use = {state.life.resumed.name} if state.life.resumed is not None else set()
+    gone = keep.expendable(state.rungs, policy.keep, in_use)
+    kept = tuple(rung for rung in state.rungs if rung not in gone)
+    return replace(state, rungs=kept), tuple(PruneSnapshot(rung) for rung in gone)
+
+
+def rejected(rungs: Iterable[RungFact]) -> list[dict[str, str]]:
+    """Why each of these was passed over, as `fallback.chosen` lists it."""
+    return [
+        {"name": rung.name, "verdict": str(rung.verdict.kind), "reason": rung.verdict.reason}
+        for rung in rungs
+        if rung.verdict is not None
+    ]
+
+
+def unproven_note(chosen: RungFact) -> tuple[Command, ...]:
+    """Resuming from something without any proof is said loudly."""
+    if chosen.verdict is None or chosen.verdict.kind is not Kind.UNPROVEN:
+        return ()
+    return (Record("resume.unproven", {"name": chosen.name, "step": chosen.step, "reason": chosen.verdict.reason}),)
+
+
+def exited(state: State, death: TrainerExited, cause: str) -> Record:
+    """The record of a death; a warning unless it was wished for."""
+    fields = {
+        "cause": cause,
+        "code": death.code,
+        "signal": death.signal,
+        "fault": death.fault,
+        "step": state.life.reported,
+        "last_lines": list(death.last_lines),
+    }
+    return Record("trainer.exited", fields, "info" if cause in ("completed", "stopped") else "warning")
+
+
+def completed(state: State) -> Outcome:
+    """The run is done, and will still be done after a reboot."""
+    step = reached_step(state)
+    memory = replace(state.memory, done=max(step, 0))
+    state = replace(state, phase=Phase.COMPLETED, memory=memory)
+    said = Record("run.completed", {"step": None if step < 0 else step})
+    return state, (SaveMemory(memory), said, Exit(ExitStatus.COMPLETED))
+
+
+def stopped(state: State) -> Outcome:
+    """The run was stopped on request; the next start goes on."""
+    status = ExitStatus.INTERRUPTED if state.stop_signal == 2 else ExitStatus.TERMINATED
+    step = state.memory.high_water
+    said = Record("run.stopped", {"status": int(status), "step": step})
+    return replace(state, phase=Phase.STOPPED), (SaveMemory(state.memory), said, Exit(status))
+
+
+def failed(state: State, status: int, reason: str, advice: str) -> Outcome:
+    """The run cannot go on without a person."""
+    said = Record("run.failed", {"status": int(status), "reason": reason, "advice": advice})
+    return replace(state, phase=Phase.FAILED), (SaveMemory(state.memory), said, Exit(int(status)))
+
+
+def none_healthy(rungs: tuple[RungFact, ...]) -> tuple[int, str, str]:
+    """Status, reason and advice when no snapshot may be resumed from."""
+    count = len(rungs)
+    found = f"none of {count} snapshot{'s' * (count != 1)} is healthy" if count else "its snapshots are gone"
+    return (
+        ExitStatus.NO_HEALTHY_SNAPSHOT,
+        f"{found}, and this run has had some before",
+        "look at `lastgood list`; `--allow-fresh-start` starts over and sets the bad ones aside",
+    )
+
+
+def forbidden(rung: RungFact) -> tuple[int, str, str]:
+    """Status, reason and advice when permissions hide a newer snapshot."""
+    return (
+        ExitStatus.NO_HEALTHY_SNAPSHOT,
+        f"{rung.name} cannot be read: permission denied",
+        "give this user read permission on the checkpoint directory's files, then start again",
+    )
+
+
+def budget_spent(cause: str, deaths: int) -> tuple[int, str, str]:
+    """Status, reason and advice when restarting does not help."""
+    return (
+        ExitStatus.BUDGET_SPENT,
+        f"the trainer died {deaths} times without progress, last: {cause}",
+        "read its last lines in `trainer.log`, mend the cause, start again; snapshots are untouched",
+    )

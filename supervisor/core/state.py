@@ -1,0 +1,121 @@
+"""Where a run is: the phase, and all that the next decision needs to know. Frozen."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from lastgood.keep import Keep
+from supervisor.core.budget import Limits
+from supervisor.core.events import RungFact, TrainerExited
+from supervisor.core.memory import Memory
+
+
+class Phase(StrEnum):
+    """The phases of a run. The last three are its ends."""
+
+    SELECTING = "selecting"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    BACKOFF = "backoff"
+    WAITING = "waiting"
+    COMPLETED = "completed"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+ENDS = frozenset({Phase.COMPLETED, Phase.STOPPED, Phase.FAILED})
+LIVE = frozenset({Phase.STARTING, Phase.RUNNING, Phase.STOPPING})
+"""Phases in which a trainer may exist."""
+
+
+class Resume(StrEnum):
+    """How a trainer learns what to resume from."""
+
+    TOLD = "told"
+    """By the environment or by arguments."""
+    SELF = "self"
+    """It finds the newest itself, so that bad ones must be out of its sight."""
+    NEVER = "never"
+    """It always starts over, and whoever configured it said so."""
+
+
+@dataclass(frozen=True)
+class Stall:
+    """Deadlines in seconds."""
+
+    startup_seconds: float = 900.0
+    running_seconds: float = 600.0
+    exit_seconds: float = 120.0
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The settings that decisions depend on. `keep` is None when the trainer rotates its snapshots itself."""
+
+    final_step: int | None = None
+    resume: Resume = Resume.TOLD
+    keep: Keep | None = None
+    limits: Limits = field(default_factory=Limits)
+    stall: Stall = field(default_factory=Stall)
+    grace_seconds: float = 60.0
+    kill_seconds: float = 30.0
+    retry_seconds: float = 5.0
+    unreadable_tries: int = 3
+    allow_fresh_start: bool = False
+
+
+class Ending(StrEnum):
+    """Why a trainer is being ended by us."""
+
+    STOP = "stop"
+    STALLED = "stalled"
+    IGNORED = "ignored"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True)
+class Life:
+    """What is known of the present incarnation; replaced as a whole at each start.
+
+    `resumed` is what it was told to resume from. `reported` and `loss` are the newest told. `signs` counts life signs,
+    `sign_at` is the time of the last one and `gap_seconds` the longest between two. `unsealed` are snapshots that await the
+    next life sign to be sealed. `checked` says that the first step was held against the resumed one.
+    """
+
+    resumed: RungFact | None = None
+    reported: int | None = None
+    loss: float | None = None
+    progressed: bool = False
+    checked: bool = False
+    signs: int = 0
+    sign_at: float = 0.0
+    gap_seconds: float = 0.0
+    unsealed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything the core knows. `memory` is the part that outlives the supervisor.
+
+    `death` is an exit that has not been decided about; `ending` is why we are ending the trainer; `stop_signal` is the
+    wish to stop, which nothing takes back; `tries` counts reads of a directory or rung that failed in a row; `killed`
+    says that the tree was sent SIGKILL, `stuck` that it did not die of it; `failure` is (status, reason, advice) once
+    the run must end in failure.
+    """
+
+    phase: Phase = Phase.SELECTING
+    memory: Memory = field(default_factory=Memory)
+    life: Life = field(default_factory=Life)
+    rungs: tuple[RungFact, ...] = ()
+    death: TrainerExited | None = None
+    ending: Ending | None = None
+    stop_signal: int | None = None
+    tries: int = 0
+    killed: bool = False
+    stuck: bool = False
+    failure: tuple[int, str, str] | None = None
+
+    @property
+    def incarnation(self) -> int:
+        """The present or last incarnation; 0 before the first."""
+        return self.memory.incarnation

@@ -1,0 +1,175 @@
+"""While a trainer lives: its steps, its snapshots, its deadlines. Pure."""
+
+from dataclasses import replace
+
+from lastgood.verdict import Kind
+from supervisor.core import notes
+from supervisor.core.commands import Arm, Command, Disarm, KillTree, Record, SealSnapshot
+from supervisor.core.events import (
+    Deadline,
+    DeadlinePassed,
+    Event,
+    RungFact,
+    SnapshotGone,
+    SnapshotJudged,
+    SnapshotSealed,
+    StepReported,
+    TrainerSpawned,
+)
+from supervisor.core.state import LIVE, Ending, Phase, Policy, Resume, State
+from supervisor.errors import ExitStatus
+
+Outcome = tuple[State, tuple[Command, ...]]
+
+SIGNS_TO_ARM = 2  # one sign says that it started, two say how fast it goes
+GAP_FACTOR = 5.0  # a pause five times as long as any seen is no longer a slow step
+
+
+def on_spawned(state: State, event: Event, now: float, policy: Policy) -> Outcome:
+    """It runs: say from what, and expect a life sign."""
+    state = replace(state, life=replace(state.life, sign_at=now))
+    said = _spawned(state, event)
+    return state, (said, Arm(Deadline.STARTUP, now + policy.stall.startup_seconds))
+
+
+def on_spawned_late(state: State, event: Event, now: float, policy: Policy) -> Outcome:
+    """It runs, but a stop came first and reaches it all the same."""
+    return state, (_spawned(state, event),)
+
+
+def _spawned(state: State, event: Event) -> Record:
+    assert isinstance(event, TrainerSpawned)
+    resumed = state.life.resumed
+    proof = resumed.verdict.proof if resumed is not None and resumed.verdict is not None else None
+    fields = {
+        "pid": event.pid,
+        "resumed_from": None if resumed is None else resumed.name,
+        "step": None if resumed is None else resumed.step,
+        "proof": None if proof is None else str(proof),
+        "standby": False,
+    }
+    return Record("trainer.spawned", fields)
+
+
+def on_step(state: State, event: Event, now: float, policy: Policy) -> Outcome:
+    """A step was reported: a life sign, the resume check, and the proof that earlier saves were outlived."""
+    assert isinstance(event, StepReported)
+    life = replace(state.life, reported=event.step, loss=event.loss)
+    memory = replace(state.memory, reached=max(event.step, state.memory.reached or 0))
+    state = replace(state, life=life, memory=memory)
+    if _ignores_resume(state, event.step, policy):
+        return _end_ignorer(state, event.step, now, policy)
+    state, armed = _life_sign(state, now, policy)
+    return notes.joined(armed, _seal_outlived(state))
+
+
+def on_late_step(state: State, event: Event, now: float, policy: Policy) -> Outcome:
+    """A step told by a trainer that is being ended or is dead counts as reached, and no more."""
+    assert isinstance(event, StepReported)
+    memory = replace(state.memory, reached=max(event.step, state.memory.reached or 0))
+    return replace(state, life=replace(state.life, reported=event.step, loss=event.loss), memory=memory), ()
+
+
+def _ignores_resume(state: State, step: int, policy: Policy) -> bool:
+    resumed = state.life.resumed
+    if state.life.checked or resumed is None or resumed.step is None or policy.resume is Resume.NEVER:
+        return False
+    return step < resumed.step
+
+
+def _end_ignorer(state: State, step: int, now: float, policy: Policy) -> Outcome:
+    """It did not resume. It is killed, not asked: asked, it would save over what it ignored."""
+    resumed = state.life.resumed
+    assert resumed is not None
+    failure = (
+        ExitStatus.CANNOT_CONTINUE,
+        f"the trainer was given {resumed.name} at step {resumed.step} and went on at step {step}",
+        "say with `trainer.resume` how it takes a snapshot; snapshots are untouched",
+    )
+    said = Record("resume.ignored", {"resumed_step": resumed.step, "reported_step": step})
+    return notes.joined((said,), _end(replace(state, failure=failure), Ending.IGNORED, now, policy))
+
+
+def _end(state: State, ending: Ending, now: float, policy: Policy) -> Outcome:
+    """Kill the tree, and look again when it should be dead."""
+    state = replace(state, phase=Phase.STOPPING, ending=ending, killed=True)
+    drop = Disarm((Deadline.STARTUP, Deadline.RUNNING, Deadline.EXIT))
+    return state, (drop, KillTree(), Arm(Deadline.GRACE, now + policy.kill_seconds))
+
+
+def _life_sign(state: State, now: float, policy: Policy) -> Outcome:
+    life = state.life
+    gap = max(life.gap_seconds, now - life.sign_at) if life.signs else 0.0
+    life = replace(life, signs=life.signs + 1, sign_at=now, gap_seconds=gap, checked=True)
+    state = replace(state, life=life, phase=Phase.RUNNING)
+    disarm: tuple[Command, ...] = (Disarm((Deadline.STARTUP,)),) if life.signs == 1 else ()
+    if life.signs < SIGNS_TO_ARM:
+        return state, disarm
+    allowed = max(policy.stall.running_seconds, GAP_FACTOR * gap)
+    return state, (*disarm, Arm(Deadline.RUNNING, now + allowed))
+
+
+def _seal_outlived(state: State) -> Outcome:
+    seals = tuple(SealSnapshot(name) for name in state.life.unsealed)
+    return replace(state, life=replace(state.life, unsealed=())), seals
+
+
+def on_snapshot(state: State, event: Event, now: float, policy: Policy) -> Outcome:
+    """A snapshot was judged: take it in, and hold the first one after a resume against the resumed step."""
+    assert isinstance(event, SnapshotJudged)
+    alive = state.phase in (Phase.STARTING, Phase.RUNNING)
+    rung = event.rung
+    if alive and rung.step is not None and _is_new(state, rung) and _ignores_resume(state, rung.step, policy):
+        return _end_ignorer(state, rung.step, now, policy)
+    new = _is_new(state, rung)
+    state, commands = notes.note_snapshot(state, rung, policy)
+    if not alive or not new:
+        return state, commands
+    state, armed = _life_sign(state, now, policy)
+    state, seals = _seal_outlived(state)
+    state = _await_seal(state, rung)
+    return notes.joined((*commands, *armed, *seals), _watch_the_end(state, now, policy))
+
+
+def _is_new(state: State, rung: RungFact) -> bool:
+    """Whether it appeared after the last look at the whole directory, rather than being an old rung judged late."""
+    return not any(known.name == rung.name and known.mtime_ns == rung.mtime_ns for known in state.rungs)
+
+
+def _await_seal(state: State, rung: RungFact) -> State:
+    if rung.verdict is None or rung.verdict.kind not in (Kind.INTACT, Kind.UNPROVEN):
+        return state
+    names = (*(name for name in state.life.unsealed if name != rung.name), rung.name)
+    return replace(state, life=replace(state.life, unsealed=names))
+
+
+def _watch_the_end(state: State, now: float, policy: Policy) -> Outcome:
+    """A trainer whose last snapshot is proven has little left to do."""
+    if policy.final_step is None or (state.memory.high_water or 0) < policy.final_step:
+        return state, ()
+    return state, (Disarm((Deadline.RUNNING,)), Arm(Deadline.EXIT, now + policy.stall.exit_seconds))
+
+
+def on_sealed(state: State, event: Event, now: float, policy: Policy) -> Outcome:
+    """A digest was kept: the snapshot is healthy from now on, and counts."""
+    assert isinstance(event, SnapshotSealed)
+    said = Record("snapshot.sealed", {"name": event.rung.name, "step": event.rung.step})
+    state, commands = notes.note_snapshot(state, event.rung, policy)
+    if state.phase not in LIVE:
+        return state, (said, *commands)
+    return notes.joined((said, *commands), _watch_the_end(state, now, policy))
+
+
+def on_gone(state: State, event: Event, now: float, policy: Policy) -> Outcome:
+    """Somebody, most likely the trainer's own rotation, took a snapshot away."""
+    assert isinstance(event, SnapshotGone)
+    return replace(state, rungs=tuple(rung for rung in state.rungs if rung.name != event.name)), ()
+
+
+def on_deadline(state: State, event: Event, now: float, policy: Policy) -> Outcome:
+    """No life sign in time: the trainer is stalled, or finished and will not exit."""
+    assert isinstance(event, DeadlinePassed)
+    if event.deadline is Deadline.EXIT:
+        return _end(state, Ending.FINISHED, now, policy)
+    fields = {"stage": str(event.deadline), "seconds": round(now - state.life.sign_at, 3)}
+    return notes.joined((Record("trainer.stalled", fields),), _end(state, Ending.STALLED, now, policy))
