@@ -1,0 +1,1 @@
+"""The acting part: each module is one piece of the outside world. None decides, and none imports another."""
