@@ -1,0 +1,5 @@
+"""`python -m supervisor` is the `lastgood` command."""
+
+from supervisor.cli.app import main
+
+main()

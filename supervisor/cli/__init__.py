@@ -1,0 +1,1 @@
+"""The commands: each reads its arguments, calls what does the work, and prints. Results on stdout, talk on stderr."""

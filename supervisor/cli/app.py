@@ -1,0 +1,54 @@
+"""The `lastgood` command. Commands are loaded when they are called, so that `latest` does not pay for `chaos`."""
+
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from supervisor.cli import campaign, control, run, snapshots, tools
+from supervisor.errors import ExitStatus, UsageError
+
+app = typer.Typer(
+    help="Keeps a training run alive: proves every snapshot good, restarts from the last good one, and says so.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(version("lastgood"))
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options of the command itself."""
+
+
+app.command("run")(run.run)
+app.command("verify")(snapshots.verify)
+app.command("list")(snapshots.list_)
+app.command("latest")(snapshots.latest)
+app.command("status")(control.status)
+app.command("chaos")(campaign.chaos)
+app.command("events")(tools.events)
+app.command("check")(tools.check)
+
+
+def main() -> None:
+    """Run the command; a person's mistake is one line on stderr and exit status 2."""
+    try:
+        app()
+    except UsageError as error:
+        print(f"lastgood: {error}", file=sys.stderr)  # noqa: T201 - talk goes to stderr
+        sys.exit(ExitStatus.USAGE)
+    except BrokenPipeError:
+        sys.exit(1)  # the reader of our output went away; there is nobody to tell

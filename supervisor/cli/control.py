@@ -1,0 +1,51 @@
+"""`lastgood status`: how a run is doing, whether or not its supervisor is alive."""
+
+import json
+import time
+from typing import Annotated, Any
+
+import typer
+
+from supervisor.errors import UsageError
+
+SHOWN = ("name", "directory", "phase", "step", "loss", "final_step", "last_good", "resumed_from", "incarnation")
+
+
+def status(
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="A checkpoint directory.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show how the run in DIR is doing. `supervised` says whether a supervisor has it now."""
+    found = read(directory)
+    if as_json:
+        typer.echo(json.dumps(found, indent=1))
+        return
+    for key in SHOWN:
+        if found.get(key) is not None:
+            typer.echo(f"{key.replace('_', ' '):<14} {_plain(found[key])}")
+    if found["failure"]:
+        typer.echo(f"{'failure':<14} {found['failure']}")
+    alive = (
+        f"process {found['supervisor_pid']}" if found["supervised"] else "nobody; the above is from the last supervisor"
+    )
+    typer.echo(f"{'supervised by':<14} {alive}")
+    typer.echo(f"{'as of':<14} {max(0.0, time.time() - found['written_at']):.0f} s ago")
+
+
+def _plain(value: Any) -> str:
+    return value["name"] if isinstance(value, dict) else str(value)
+
+
+def read(directory: str) -> dict[str, Any]:
+    """The last summary with `supervised` as it is now. Raises UsageError when DIR has none."""
+    from supervisor.adapters import statefile
+
+    try:
+        found = statefile.read_status(directory)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"status: {directory}: status.json cannot be read ({error})") from None
+    if found is None:
+        raise UsageError(
+            f"status: {directory} is not a run's checkpoint directory: no supervisor has written a status there"
+        )
+    return {**found, "supervised": statefile.holder(directory) is not None}

@@ -1,0 +1,114 @@
+"""`lastgood run`: supervise a training run until it ends."""
+
+import os
+import sys
+import time
+from typing import Annotated, Any
+
+import typer
+
+from lastgood.contract import EVENTS_FILE, STATE_DIR
+from supervisor import configuration, launch, settings
+from supervisor.errors import AlreadySupervisedError, ExitStatus, UsageError
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="CONFIG | -- CMD...", help="A YAML file; or with --checkpoints, the command."),
+]
+Sets = Annotated[list[str] | None, typer.Option("--set", metavar="K=V", help="Override a setting, a.b=value.")]
+
+
+def run(
+    words: Words = None,
+    sets: Sets = None,
+    checkpoints: Annotated[
+        str | None, typer.Option(help="The checkpoint directory of a command given after --.")
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="What kind of trainer the command is: lastgood or command.")
+    ] = None,
+    resume: Annotated[
+        str | None, typer.Option(help="How it takes a snapshot: env, self, never, or arguments with {snapshot}.")
+    ] = None,
+    new_run: Annotated[
+        bool, typer.Option("--new-run", help="Begin a new run; leave the snapshots there alone.")
+    ] = False,
+    allow_fresh_start: Annotated[
+        bool, typer.Option("--allow-fresh-start", help="Start over when no snapshot is healthy, setting the bad aside.")
+    ] = False,
+) -> None:
+    """Supervise a training run until it completes, is stopped, or cannot go on without a person."""
+    chosen = read_settings(words or [], sets or [], checkpoints, preset, resume)
+    try:
+        status = supervise(chosen, new_run, allow_fresh_start)
+    except AlreadySupervisedError as error:
+        typer.echo(f"lastgood: {error}; one supervisor a directory", err=True)
+        status = ExitStatus.ALREADY_SUPERVISED
+    sys.exit(status)
+
+
+def read_settings(
+    words: list[str], sets: list[str], checkpoints: str | None, preset: str | None, resume: str | None
+) -> settings.Settings:
+    """Settings from a file, or from the command line with `--checkpoints DIR -- CMD...`. Raises UsageError."""
+    if checkpoints is None:
+        if len(words) != 1:
+            raise UsageError("run: give one CONFIG file, or --checkpoints DIR [--resume HOW] -- CMD...")
+        where, base = words[0], None
+        sets = [*sets, *_options(preset, resume)]
+    else:
+        trainer = {"command": words, "preset": preset, "resume": resume}
+        base = {"run": {"name": os.path.basename(os.path.abspath(checkpoints))}, "trainer": trainer}
+        base["checkpoints"] = {"dir": checkpoints}
+        where = "command line"
+    chosen = configuration.load(None if checkpoints is not None else words[0], sets, base)
+    launch.check_program(chosen, where)
+    return chosen
+
+
+def _options(preset: str | None, resume: str | None) -> list[str]:
+    given = {"trainer.preset": preset, "trainer.resume": resume}
+    return [f"{key}={_quoted(value)}" for key, value in given.items() if value is not None]
+
+
+def _quoted(text: str) -> str:
+    """`text` as a YAML string: `{snapshot}` would otherwise be read as a mapping."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def supervise(chosen: settings.Settings, new_run: bool, allow_fresh_start: bool) -> int:
+    """Take the directory and supervise; returns the exit status. Raises AlreadySupervisedError and UsageError."""
+    from supervisor.adapters import statefile
+    from supervisor.adapters.journal import Journal
+    from supervisor.runtime import Runtime
+
+    directory = os.path.abspath(chosen.checkpoints.dir)
+    statefile.prepare(directory)
+    lock = statefile.lock(directory)
+    try:
+        found = _run_of(directory, chosen.pattern, new_run)
+        shape: Any = chosen.log.format
+        if shape == "auto":
+            shape = "text" if sys.stdout.isatty() else "json"
+        events = os.path.join(directory, STATE_DIR, EVENTS_FILE)
+        journal = Journal(chosen.run.name, found.run_id, events, shape, chosen.log.level)
+        return Runtime(chosen, found, chosen.policy(allow_fresh_start), journal).run()
+    finally:
+        os.close(lock)
+
+
+def _run_of(directory: str, pattern: str | None, new_run: bool) -> Any:
+    """The run of this directory; begun now, apart from the snapshots there, when `new_run` says so. Raises UsageError."""
+    from lastgood.rungs import scan
+    from supervisor.adapters import statefile
+
+    found = None if new_run else statefile.read_run(directory, time.monotonic())
+    if found is not None:
+        return found
+    foreign = {rung.name: rung.identity for rung in scan(directory, pattern)} if new_run else None
+    begun = statefile.new_run(foreign)
+    try:
+        statefile.write_run(directory, begun, time.monotonic())
+    except OSError as error:
+        raise UsageError(f"checkpoints.dir: {directory} cannot be written: {error.strerror}") from None
+    return begun

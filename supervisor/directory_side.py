@@ -1,0 +1,139 @@
+"""The runtime's hands on the checkpoint directory: look, judge, seal, set aside, prune."""
+
+import time
+from typing import Any
+
+from supervisor.adapters import places
+from supervisor.adapters.verifier import Verifier
+from supervisor.adapters.watcher import Watcher
+from supervisor.core import events as e
+from supervisor.mailbox import Mailbox, Worker
+from supervisor.settings import Settings
+from supervisor.trainer_side import Post, Say
+
+RESCAN_SECONDS_MIN = 0.1
+LOOK_SECONDS_MIN = 0.01
+
+
+class DirectorySide:
+    """One run's directory. Methods are for the loop's thread; the verifier is used by the judging thread alone."""
+
+    def __init__(
+        self, settings: Settings, directory: str, verifier: Verifier, mailbox: Mailbox, post: Post, say: Say
+    ) -> None:
+        self._directory = directory
+        self._rescan_seconds = max(settings.checkpoints.rescan_seconds, RESCAN_SECONDS_MIN)
+        self._verifier = verifier
+        self._mailbox = mailbox
+        self._post = post
+        self._say = say
+        self._worker = Worker("judge", mailbox)
+        self._looking = False
+        self._hinted: set[str] = set()
+        self._look_at = 0.0
+        self._rescan_at = 0.0
+        self._watcher = Watcher(directory, self._hint)
+        self.watching = self._watcher.state
+        """How new files are learnt of, in words."""
+
+    @property
+    def due(self) -> float:
+        """When it wants to be looked at next, in monotonic seconds."""
+        return min(self._look_at, self._rescan_at)
+
+    def _hint(self, name: str | None) -> None:
+        """Called by the watcher's thread."""
+
+        def soon() -> None:
+            if name is not None:
+                self._hinted.add(name)
+            self._look_at = 0.0
+
+        self._mailbox.hand(soon)
+
+    def look_when_due(self, trainer_lives: bool) -> None:
+        """Look for arrivals when a hint, a settling file or the rescan asks for it, one look at a time.
+
+        Without a trainer nothing arrives, and the next look at the ladder sees all there is.
+        """
+        now = time.monotonic()
+        if now >= self._rescan_at:
+            self._rescan_at = now + self._rescan_seconds
+            self._watcher.check()
+            self._look_at = 0.0
+        if now < self._look_at or self._looking:
+            return
+        self._look_at = float("inf")
+        if not trainer_lives:
+            return
+        self._looking = True
+        hinted, self._hinted = frozenset(self._hinted), set()
+        self._worker.submit(lambda: self._look(hinted))
+
+    def _look(self, hinted: frozenset[str]) -> None:
+        again: float | None = None
+        try:
+            told, again = self._verifier.look(hinted)
+            for event in told:
+                self._post(event)
+        except OSError:
+            pass  # the directory may be back at the next rescan; the trainer will say if it cannot write
+        self._mailbox.hand(lambda: self._looked(again))
+
+    def _looked(self, again: float | None) -> None:
+        self._looking = False
+        if again is not None:
+            self._look_at = min(self._look_at, time.monotonic() + max(again, LOOK_SECONDS_MIN))
+
+    def drop_orphaned_seals(self) -> None:
+        """Seals whose snapshot is gone must not condemn a new file of that name."""
+        try:
+            places.drop_orphaned_seals(self._directory)
+        except OSError:
+            pass  # the look at the ladder that follows tells what is wrong with the directory
+
+    def judge_ladder(self) -> None:
+        """Read the directory; tells LadderJudged or LadderUnreadable."""
+        self._worker.submit(lambda: self._post(self._verifier.judge_ladder()))
+
+    def seal(self, name: str) -> None:
+        """Seal a snapshot that its writer outlived; tells SnapshotSealed."""
+
+        def work() -> None:
+            try:
+                sealed = self._verifier.seal(name)
+            except OSError:
+                return  # an unsealed snapshot keeps its weaker verdict
+            if sealed is not None:
+                self._post(sealed)
+
+        self._worker.submit(work)
+
+    def set_aside(self, rung: e.RungFact, reason: str) -> None:
+        """Move a rung into quarantine, and say so, or why not."""
+        fields = _fields(rung, reason=reason)
+        digest = None if rung.verdict is None else rung.verdict.sha256
+        try:
+            path = places.set_aside(self._directory, rung.name, {**fields, "sha256": digest})
+        except OSError as error:
+            self._say("snapshot.set_aside_failed", _fields(rung, reason=f"{error.strerror or error}"))
+            return
+        self._say("snapshot.quarantined", {**fields, "path": path})
+
+    def prune(self, rung: e.RungFact) -> None:
+        """Remove a rung, and say so, or why not."""
+        try:
+            places.prune(self._directory, rung.name)
+        except OSError as error:
+            self._say("snapshot.prune_failed", _fields(rung, reason=f"{error.strerror or error}"))
+            return
+        self._say("snapshot.pruned", _fields(rung))
+
+    def close(self) -> None:
+        """Leave no thread."""
+        self._watcher.close()
+        self._worker.close()
+
+
+def _fields(rung: e.RungFact, **more: Any) -> dict[str, Any]:
+    return {"name": rung.name, "step": rung.step, **more}

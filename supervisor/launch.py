@@ -1,0 +1,88 @@
+"""What a trainer is started with: its arguments and its environment. Pure, but for finding the program."""
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+
+from lastgood import contract
+from supervisor.core.events import RungFact
+from supervisor.errors import UsageError
+from supervisor.settings import Settings
+
+_OURS = frozenset(
+    {
+        contract.ENV_RESUME_FROM,
+        contract.ENV_RESUME_STEP,
+        contract.ENV_INCARNATION,
+        contract.ENV_RUN_ID,
+        contract.ENV_SUPERVISED,
+        contract.ENV_CHECKPOINT_DIR,
+        "NOTIFY_SOCKET",  # the service manager talks to the supervisor, not to the trainer
+        "JOURNAL_STREAM",
+    }
+)
+
+
+def arguments(settings: Settings, directory: str, snapshot: RungFact | None) -> list[str]:
+    """The trainer's argv. `{snapshot}`, `{step}` and `{dir}` are filled in, each within its own word.
+
+    For the bundled trainer a bare `python` is the interpreter that runs this, since that one has the trainer installed.
+    """
+    words = list(settings.trainer.command)
+    if settings.bundled and words[0] in ("python", "python3"):
+        words[0] = sys.executable
+    if snapshot is None or settings.resume in ("env", "self", "never"):
+        return words
+    values = {
+        "{snapshot}": os.path.join(directory, snapshot.name),
+        "{step}": "" if snapshot.step is None else str(snapshot.step),
+        "{dir}": directory,
+    }
+    return words + [_filled(word, values) for word in shlex.split(settings.resume)]
+
+
+def _filled(word: str, values: Mapping[str, str]) -> str:
+    for mark, value in values.items():
+        word = word.replace(mark, value)
+    return word
+
+
+def environment(
+    settings: Settings,
+    directory: str,
+    run_id: str,
+    incarnation: int,
+    snapshot: RungFact | None,
+    inherited: Mapping[str, str],
+) -> dict[str, str]:
+    """The trainer's environment: what the supervisor inherited, the settings' additions, and the contract's names."""
+    env = {name: value for name, value in inherited.items() if name not in _OURS}
+    env.setdefault("PYTHONUNBUFFERED", "1")
+    env |= settings.trainer.env
+    env |= {
+        contract.ENV_RUN_ID: run_id,
+        contract.ENV_INCARNATION: str(incarnation),
+        contract.ENV_SUPERVISED: "1",
+        contract.ENV_CHECKPOINT_DIR: directory,
+    }
+    if snapshot is not None and settings.resume == "env":
+        env[contract.ENV_RESUME_FROM] = os.path.join(directory, snapshot.name)
+        if snapshot.step is not None:
+            env[contract.ENV_RESUME_STEP] = str(snapshot.step)
+    return env
+
+
+def check_program(settings: Settings, where: str) -> None:
+    """Refuse a command whose program is not there. Raises UsageError, in one line."""
+    cwd = settings.trainer.cwd
+    if not os.path.isdir(cwd):
+        raise UsageError(f"{where}: trainer.cwd: {cwd} is not a folder; name the one the trainer starts in")
+    program = arguments(settings, settings.checkpoints.dir, None)[0]
+    search = settings.trainer.env.get("PATH", os.environ.get("PATH", os.defpath))
+    found = shutil.which(os.path.join(cwd, program) if "/" in program else program, path=search)
+    if found is None:
+        raise UsageError(
+            f"{where}: trainer.command: {program!r} is not a program that can be run; check its spelling, PATH and mode"
+        )

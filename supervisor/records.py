@@ -1,0 +1,139 @@
+"""The catalogue of records: every event's name, level, meaning and fields. An alert may match on any of it.
+
+Names are stable, dotted, past tense. Every record also has `event`, `level`, `timestamp` (UTC), `run`, `run_id`,
+`incarnation` and `seq`, which counts up within a supervisor's life.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Level = Literal["info", "warning", "error"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of record. `fields` maps each field to its meaning and unit."""
+
+    level: Level
+    meaning: str
+    fields: Mapping[str, str]
+
+
+_SNAPSHOT: Final = {
+    "name": "name of the snapshot in the checkpoint directory",
+    "step": "its step, or null when nothing tells",
+}
+_VERDICT: Final = {
+    **_SNAPSHOT,
+    "verdict": "healthy, intact, unproven, truncated, corrupt, incomplete, poisoned, incompatible or unreadable",
+    "proof": "seal, crc or structure; null when its bytes were not judged",
+    "reason": "what was found, in words and numbers",
+}
+
+CATALOGUE: Final[Mapping[str, Kind]] = {
+    "supervisor.started": Kind(
+        "info",
+        "A supervisor took the checkpoint directory.",
+        {"pid": "its process id", "directory": "the checkpoint directory", "watching": "how it learns of new files",
+         "preset": "the preset in use", "ignored_settings": "settings this version accepts and does not act on"},
+    ),
+    "supervisor.ready": Kind("info", "The first trainer runs.", {}),
+    "supervisor.stopped": Kind("info", "The supervisor ends.", {"status": "its exit status"}),
+    "trainer.spawned": Kind(
+        "info",
+        "A trainer was started.",
+        {"pid": "its process id", "resumed_from": "name of the snapshot it was given, or null", "step": "that snapshot's step",
+         "proof": "what that snapshot's verdict rests on", "standby": "whether it was started in advance"},
+    ),
+    "trainer.progressed": Kind(
+        "info", "A proven snapshot lies above every earlier one.", {"step": "its step", "loss": "the newest loss told"}
+    ),
+    "trainer.exited": Kind(
+        "warning",
+        "The trainer is dead and all its processes are gone; level info when that was wished for.",
+        {"cause": "completed, stopped, crashed, killed, stalled, diverged, chaos, usage, ended-early or "
+                  "resume-ignored",
+         "code": "exit code, or null", "signal": "signal number, or null", "fault": "id of the injected fault, or null",
+         "step": "last step it told", "last_lines": "the end of its output"},
+    ),
+    "trainer.stalled": Kind(
+        "warning", "No life sign in time; the trainer is ended.",
+        {"stage": "startup or running", "seconds": "time since the last life sign"},
+    ),
+    "trainer.asked_to_stop": Kind("info", "The trainer was asked to save and end.", {"grace_seconds": "time it is given"}),
+    "trainer.grace_over": Kind(
+        "warning", "The trainer did not end within its grace; it is killed.", {"grace_seconds": "time it was given"}
+    ),
+    "trainer.leftover_ended": Kind(
+        "warning", "Processes of this run from a killed supervisor were found and ended.", {"pids": "their process ids"}
+    ),
+    "trainer.stuck": Kind(
+        "error", "Processes will not die; nothing is started until they have.", {"pids": "their process ids, as far as known"}
+    ),
+    "resume.ignored": Kind(
+        "error", "The trainer went on from another step than the one it was given; it was killed.",
+        {"resumed_step": "step of the snapshot it was given", "reported_step": "first step it told or saved"},
+    ),
+    "resume.unproven": Kind(
+        "warning", "No proven snapshot is left; the run goes on from one without proof.",
+        {**_SNAPSHOT, "reason": "why there is no proof"},
+    ),
+    "snapshot.verified": Kind(
+        "info", "A snapshot was judged and may be resumed from.",
+        {**_VERDICT, "seconds": "time the judging took", "bytes": "its size"},
+    ),
+    "snapshot.sealed": Kind("info", "An unsealed snapshot was outlived by its writer and is sealed now.", _SNAPSHOT),
+    "snapshot.rejected": Kind("warning", "A snapshot was judged and may not be resumed from.", _VERDICT),
+    "snapshot.quarantined": Kind(
+        "warning", "A snapshot was set aside, with the reason beside it.",
+        {**_SNAPSHOT, "reason": "why", "path": "where it is now"},
+    ),
+    "snapshot.set_aside_failed": Kind(
+        "error", "A snapshot could not be set aside and is still where it was.", {**_SNAPSHOT, "reason": "what the system said"}
+    ),
+    "snapshot.pruned": Kind("info", "Retention removed a snapshot.", _SNAPSHOT),
+    "snapshot.prune_failed": Kind(
+        "warning", "Retention could not remove a snapshot.", {**_SNAPSHOT, "reason": "what the system said"}
+    ),
+    "fallback.chosen": Kind(
+        "warning",
+        "The newest snapshot is not the one the run goes on from.",
+        {"newest_step": "step of the newest", "chosen_step": "step of the chosen one", "chosen": "its name",
+         "depth": "how many were passed over", "steps_lost": "highest step reached minus the chosen step",
+         "rejected": "list of {name, verdict, reason} of those passed over"},
+    ),
+    "directory.unreadable": Kind(
+        "error", "The checkpoint directory cannot be read; it is waited for.", {"reason": "what the system said"}
+    ),
+    "memory.not_saved": Kind(
+        "error", "What must outlive the supervisor could not be written; it is tried again with the next change.",
+        {"reason": "what the system said"},
+    ),
+    "restart.scheduled": Kind(
+        "info", "The trainer will be started again.",
+        {"delay_seconds": "how long until then", "cause": "what the death was put down to",
+         "without_progress": "deaths without progress in a row"},
+    ),
+    "restart.refused": Kind(
+        "error", "The restart budget is spent.",
+        {"cause": "what the last death was put down to", "without_progress": "deaths without progress in a row"},
+    ),
+    "run.started_over": Kind(
+        "warning", "The run starts fresh although files of it were there: none was ever whole, or it was asked for.",
+        {"rejected": "list of {name, verdict, reason} of what was set aside"},
+    ),
+    "run.completed": Kind("info", "The run is done.", {"step": "the highest step it reached, or null"}),
+    "run.stopped": Kind(
+        "info", "The run was stopped on request; the next start goes on.",
+        {"status": "exit status", "step": "step of the newest proven snapshot"},
+    ),
+    "run.failed": Kind(
+        "error", "The run cannot go on without a person.",
+        {"status": "exit status", "reason": "why", "advice": "what to do"},
+    ),
+    "fault.injected": Kind(
+        "info", "A chaos campaign did something to this run.",
+        {"fault": "id of the fault", "kind": "its kind", "target": "pid or path it was aimed at"},
+    ),
+}  # fmt: skip

@@ -1,0 +1,186 @@
+"""The loop that joins the deciding core to the acting adapters: one thread, one queue, no locks.
+
+Signal handlers, watcher, drain and workers only hand things over; the loop takes one event at a time, lets the core decide,
+and carries out what it says in order. It sleeps until something is handed over, the trainer dies (pidfd), or a deadline
+comes.
+"""
+
+import os
+import signal
+import time
+from typing import Any
+
+from supervisor.adapters import statefile
+from supervisor.adapters.journal import Journal
+from supervisor.adapters.process import become_subreaper
+from supervisor.adapters.verifier import Verifier
+from supervisor.core import commands as c
+from supervisor.core import events as e
+from supervisor.core import machine
+from supervisor.core.memory import Memory
+from supervisor.core.state import Policy, State
+from supervisor.directory_side import DirectorySide
+from supervisor.mailbox import Mailbox
+from supervisor.records import CATALOGUE
+from supervisor.settings import Settings, inert
+from supervisor.summary import summary
+from supervisor.trainer_side import TrainerSide
+
+STATUS_SECONDS = 0.5  # how often status.json is written at most
+LINGER_SECONDS = 0.02  # how often those who were asked to stop are looked at after their shell has ended
+
+
+class Runtime:
+    """One supervisor's life over one checkpoint directory, whose lock the caller holds."""
+
+    def __init__(self, settings: Settings, run: statefile.RunFile, policy: Policy, journal: Journal) -> None:
+        self._settings = settings
+        self._directory = os.path.abspath(settings.checkpoints.dir)
+        self._run = run
+        self._policy = policy
+        self._journal = journal
+        self._state = State(memory=run.memory)
+        self._deadlines: dict[e.Deadline, float] = {}
+        self._mailbox = Mailbox()
+        settle = settings.checkpoints.settle_seconds
+        verifier = Verifier(self._directory, settings.pattern, settle, run.foreign, run.isolated)
+        self._trainer = TrainerSide(settings, self._directory, run.run_id, self._mailbox, self._post, self._say)
+        self._files = DirectorySide(settings, self._directory, verifier, self._mailbox, self._post, self._say)
+        self._status_at = 0.0
+        self._ready = False
+        self._status: int | None = None
+
+    def run(self) -> int:
+        """Supervise until the run ends; returns the exit status."""
+        become_subreaper()
+        self._take_signals()
+        self._say("supervisor.started", self._introduction())
+        self._files.drop_orphaned_seals()
+        self._act(*machine.begin(self._state))
+        try:
+            while self._status is None:
+                self._trainer.wait(max(0.0, self._next_due() - time.monotonic()))
+                self._mailbox.run_all(lambda: self._status is None)
+                self._pass_deadlines()
+                self._trainer.collect_exit()
+                self._files.look_when_due(self._trainer.lives)
+                self._write_status()
+        finally:
+            self._close()
+        self._say("supervisor.stopped", {"status": self._status})
+        return self._status
+
+    def _introduction(self) -> dict[str, Any]:
+        return {
+            "pid": os.getpid(),
+            "directory": self._directory,
+            "watching": self._files.watching,
+            "preset": self._settings.preset_name,
+            "ignored_settings": inert(self._settings),
+        }
+
+    def _take_signals(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda received, _frame: self._post(e.StopRequested(received)))
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that goes away takes no run with it
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+
+    def _next_due(self) -> float:
+        dues = [*self._deadlines.values(), self._files.due]
+        if self._trainer.lingers:
+            dues.append(time.monotonic() + LINGER_SECONDS)
+        return min(dues)
+
+    def _post(self, event: e.Event) -> None:
+        """Hand an event to the loop, from any thread or signal handler."""
+        self._mailbox.hand(lambda: self._decide(event))
+
+    def _decide(self, event: e.Event) -> None:
+        if self._status is None:
+            self._act(*machine.step(self._state, event, time.monotonic(), self._policy))
+
+    def _pass_deadlines(self) -> None:
+        now = time.monotonic()
+        for deadline in [d for d, at in self._deadlines.items() if at <= now]:
+            if self._deadlines.pop(deadline, None) is not None:
+                self._decide(e.DeadlinePassed(deadline, self._state.incarnation))
+
+    def _act(self, state: State, orders: tuple[c.Command, ...]) -> None:
+        self._state = state
+        for order in orders:
+            self._carry_out(order)
+
+    def _carry_out(self, order: c.Command) -> None:  # noqa: C901 - one flat dispatch, a line or two a command
+        match order:
+            case c.Record(event, fields, level):
+                self._say(event, dict(fields), level)
+            case c.JudgeLadder():
+                self._files.judge_ladder()
+            case c.SpawnTrainer(incarnation, snapshot):
+                self._trainer.spawn(incarnation, snapshot)
+                self._say_ready()
+            case c.AskToStop():
+                self._trainer.ask_to_stop()
+            case c.KillTree():
+                self._trainer.kill_tree()
+            case c.SweepTree(incarnation):
+                self._trainer.sweep_tree(incarnation)
+            case c.Arm(deadline, at):
+                self._deadlines[deadline] = at
+            case c.Disarm(deadlines):
+                for deadline in deadlines:
+                    self._deadlines.pop(deadline, None)
+            case c.SetAside(rung, reason):
+                self._files.set_aside(rung, reason)
+            case c.SealSnapshot(name):
+                self._files.seal(name)
+            case c.PruneSnapshot(rung):
+                self._files.prune(rung)
+            case c.SaveMemory(memory):
+                self._save_memory(memory)
+            case c.Exit(status):
+                self._status = status
+
+    def _say_ready(self) -> None:
+        if self._trainer.lives and not self._ready:
+            self._ready = True
+            self._say("supervisor.ready", {})
+
+    def _save_memory(self, memory: Memory) -> None:
+        run = statefile.RunFile(self._run.run_id, memory, self._run.foreign, self._run.isolated)
+        try:
+            statefile.write_run(self._directory, run, time.monotonic())
+        except OSError as error:
+            self._say("memory.not_saved", {"reason": f"{error.strerror or error}"})
+
+    def _say(self, event: str, fields: dict[str, Any], level: str | None = None) -> None:
+        self._journal.write(event, level or CATALOGUE[event].level, self._state.incarnation, fields)
+
+    def _write_status(self) -> None:
+        now = time.monotonic()
+        if now < self._status_at and self._status is None:
+            return
+        self._status_at = now + STATUS_SECONDS
+        leader = self._trainer.leader if self._trainer.lives else None
+        context = {
+            "name": self._settings.run.name,
+            "run_id": self._run.run_id,
+            "directory": self._directory,
+            "supervisor_pid": os.getpid(),
+            "trainer_pid": None if leader is None else leader.pid,
+            "trainer_start_ticks": None if leader is None else leader.start_ticks,
+            "exit_status": self._status,
+            "written_at": time.time(),
+            "records_lost": self._journal.lost,
+        }
+        try:
+            statefile.write_status(self._directory, summary(self._state, self._policy, context))
+        except OSError:
+            pass  # it is only for looking at, and is written again in a moment
+
+    def _close(self) -> None:
+        """Leave nothing behind: no trainer, no thread."""
+        self._trainer.close()
+        self._files.close()
+        self._write_status()
+        self._mailbox.close()

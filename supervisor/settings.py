@@ -1,0 +1,291 @@
+"""The settings of a run: one YAML file, one frozen tree, every mistake told in one line.
+
+A key that this version accepts without acting on it yet is marked so, and the supervisor's first record names those that
+were set: a setting that does nothing must not look as if it did.
+"""
+
+import itertools
+import re
+import shlex
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from lastgood.keep import Keep
+from lastgood.naming import rule_for
+from supervisor.core.budget import Limits
+from supervisor.core.state import Policy, Resume, Stall
+from supervisor.errors import nearest
+from supervisor.presets import PRESETS, Preset
+
+_NOT_YET: dict[str, Any] = {"not_yet": True}
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+def _words(value: object) -> object:
+    """A command given as one string is split as a shell would split it."""
+    if isinstance(value, str):
+        return shlex.split(value)
+    if isinstance(value, list):
+        return [str(word) if isinstance(word, int | float) and not isinstance(word, bool) else word for word in value]
+    return value
+
+
+def _texts(value: object) -> object:
+    """Environment values may be written as numbers."""
+    if isinstance(value, dict):
+        return {
+            key: str(v) if isinstance(v, int | float) and not isinstance(v, bool) else v for key, v in value.items()
+        }
+    return value
+
+
+def _number(value: object) -> object:
+    """Seconds may be written without a decimal point."""
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Seconds = Annotated[float, BeforeValidator(_number), Field(ge=0)]
+
+
+class Run(_Part):
+    """What the run is."""
+
+    name: str = Field("run", min_length=1, description="How records, units and people call it.")
+    final_step: int | None = Field(
+        None, ge=1, description="The run is done when it reaches this step. null: when the trainer exits with 0."
+    )
+
+
+class Trainer(_Part):
+    """How the trainer is started, told to resume, and stopped."""
+
+    command: Annotated[list[str], BeforeValidator(_words)] = Field(
+        default_factory=list, description="A list of arguments, or one string split as a shell would split it."
+    )
+    preset: str | None = Field(
+        None,
+        description="Which kind of trainer it is: lastgood or command. null: lastgood for `-m trainer`, else command.",
+    )
+    resume: str | None = Field(
+        None, description="env, self, never, or arguments with {snapshot}, {step}, {dir}. null: as the preset does."
+    )
+    step_pattern: str | None = Field(
+        None, description="Regular expression with groups step and loss for an output line. null: the preset's."
+    )
+    heartbeat: str | None = Field(None, description="A file whose mtime is a life sign.", json_schema_extra=_NOT_YET)
+    pre_start: str | None = Field(None, description="A command before each start.", json_schema_extra=_NOT_YET)
+    cwd: str = Field(".", description="Working directory of the trainer.")
+    env: Annotated[dict[str, str], BeforeValidator(_texts)] = Field(
+        default_factory=dict, description="Variables added to its environment; their values never reach a record."
+    )
+    standby: Literal["auto", "on", "off"] | bool = Field(
+        "auto", description="Start the next process in advance.", json_schema_extra=_NOT_YET
+    )
+    grace_seconds: Seconds = Field(60.0, description="Time between asking it to stop and SIGKILL; longer than a save.")
+
+
+class KeepSettings(_Part):
+    """Retention."""
+
+    last: int = Field(3, description="How many of the newest proven snapshots stay; at least 2.")
+    every: int = Field(0, ge=0, description="Snapshots whose step is a multiple of this stay for good; 0: none.")
+    best: int = Field(1, ge=0, description="How many with the lowest loss stay.", json_schema_extra=_NOT_YET)
+
+
+class Checkpoints(_Part):
+    """Where snapshots appear and what is kept of them."""
+
+    dir: str = Field("", description="The checkpoint directory.")
+    pattern: str | None = Field(
+        None, description="Names of snapshots: ckpt_{step}.pt, or a regular expression. null: the preset's."
+    )
+    keep: KeepSettings | None = Field(
+        None,
+        description="Retention. null: last 3 for the bundled trainer, everything for trainers that rotate themselves.",
+    )
+    shelf: int = Field(
+        3, ge=2, description="Sealed copies kept of a file overwritten in place.", json_schema_extra=_NOT_YET
+    )
+    settle_seconds: Seconds = Field(1.0, description="A file unchanged for this long is no longer being written.")
+    rescan_seconds: Seconds = Field(5.0, description="How often the directory is read whatever the file events say.")
+
+
+class Restarts(_Part):
+    """When to give up, and how long to wait before trying again."""
+
+    without_progress: int = Field(5, ge=1, description="Deaths in a row without progress that end the run.")
+    per_window: int = Field(20, ge=1, description="More deaths than this in a window raise the delay to its largest.")
+    window_seconds: Seconds = Field(3600.0, description="Length of that window.")
+    backoff_seconds: Annotated[list[Seconds], Field(min_length=2, max_length=2)] = Field(
+        default_factory=lambda: [1.0, 300.0], description="First and largest delay; it doubles in between."
+    )
+
+
+class StallSettings(_Part):
+    """How long silence may last."""
+
+    startup_seconds: Seconds = Field(900.0, description="Until the first life sign.")
+    running_seconds: Seconds = Field(600.0, description="Between life signs; at least five times the longest gap seen.")
+    saving_seconds: Seconds = Field(900.0, description="While a save is under way.", json_schema_extra=_NOT_YET)
+    exit_seconds: Seconds = Field(120.0, description="Between the final snapshot and the trainer's exit.")
+
+
+class Divergence(_Part):
+    """What to do about a loss that is not finite."""
+
+    rollbacks: int = Field(3, ge=0, description="How often to step back.", json_schema_extra=_NOT_YET)
+
+
+class Log(_Part):
+    """Records on standard output."""
+
+    format: Literal["auto", "json", "text"] = Field(
+        "auto", description="auto: text on a terminal, JSON lines elsewhere."
+    )
+    level: Literal["info", "warning", "error"] = Field("info", description="Least level shown; events.jsonl has all.")
+
+
+class Metrics(_Part):
+    """Numbers for Prometheus."""
+
+    listen: str | None = Field(None, description="Address and port.", json_schema_extra=_NOT_YET)
+
+
+class Settings(_Part):
+    """All settings of a run."""
+
+    run: Run = Run()
+    trainer: Trainer = Trainer()
+    checkpoints: Checkpoints = Checkpoints()
+    restarts: Restarts = Restarts()
+    stall: StallSettings = StallSettings()
+    divergence: Divergence = Divergence()
+    notify: list[Any] = Field(default_factory=list, description="Where records are sent.", json_schema_extra=_NOT_YET)
+    log: Log = Log()
+    metrics: Metrics = Metrics()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "Settings":
+        _check(self)
+        return self
+
+    @property
+    def preset(self) -> Preset:
+        """The preset in use."""
+        return PRESETS[self.preset_name]
+
+    @property
+    def bundled(self) -> bool:
+        """Whether the command runs the bundled trainer."""
+        words = self.trainer.command
+        return any(pair == ("-m", "trainer") for pair in itertools.pairwise(words))
+
+    @property
+    def preset_name(self) -> str:
+        """The name of the preset in use."""
+        return self.trainer.preset or ("lastgood" if self.bundled else "command")
+
+    @property
+    def resume(self) -> str:
+        """How a snapshot is given to the trainer: env, self, never or arguments."""
+        return self.trainer.resume or self.preset.resume or ""
+
+    @property
+    def pattern(self) -> str | None:
+        """Names of snapshots."""
+        return self.checkpoints.pattern or self.preset.pattern
+
+    @property
+    def step_pattern(self) -> str:
+        """Finds the step in an output line."""
+        return self.trainer.step_pattern or self.preset.step_pattern
+
+    def policy(self, allow_fresh_start: bool = False) -> Policy:
+        """What the core's decisions depend on."""
+        keep = self.checkpoints.keep
+        if keep is None and not self.preset.rotates:
+            keep = KeepSettings()
+        first, largest = self.restarts.backoff_seconds
+        return Policy(
+            final_step=self.run.final_step,
+            resume=Resume(self.resume) if self.resume in ("self", "never") else Resume.TOLD,
+            keep=None if keep is None else Keep(keep.last, keep.every),
+            limits=Limits(
+                self.restarts.without_progress, self.restarts.per_window, self.restarts.window_seconds, (first, largest)
+            ),
+            stall=Stall(self.stall.startup_seconds, self.stall.running_seconds, self.stall.exit_seconds),
+            grace_seconds=self.trainer.grace_seconds,
+            allow_fresh_start=allow_fresh_start,
+        )
+
+
+RESUME_CHOICES = (
+    "--resume env (LASTGOOD_RESUME_FROM in its environment), --resume '--resume_from={snapshot}' (arguments), "
+    "--resume self (it finds the newest itself) or --resume never (it always starts over)"
+)
+
+
+def _check(settings: Settings) -> None:
+    """Refuse what cannot work together. Raises ValueError as `key: reason`."""
+    trainer, checkpoints = settings.trainer, settings.checkpoints
+    if trainer.preset is not None and trainer.preset not in PRESETS:
+        raise ValueError(
+            f"trainer.preset: {trainer.preset!r} is not one of {', '.join(PRESETS)}{nearest(trainer.preset, PRESETS)}"
+        )
+    if not trainer.command:
+        raise ValueError("trainer.command: there is no command to run; write it as a list, [python, train.py]")
+    if not checkpoints.dir:
+        raise ValueError("checkpoints.dir: it is not said where snapshots appear; write a folder, out/my-run")
+    _check_resume(settings)
+    _check_patterns(settings)
+    if checkpoints.keep is not None:
+        _keyed("checkpoints.keep.last", lambda: Keep(checkpoints.keep.last))
+    first, largest = settings.restarts.backoff_seconds
+    if first > largest:
+        raise ValueError(f"restarts.backoff_seconds: the first delay {first} is larger than the largest {largest}")
+
+
+def _check_resume(settings: Settings) -> None:
+    how = settings.resume
+    if not how:
+        raise ValueError(f"trainer.resume: how this command takes a snapshot is not known; say one of {RESUME_CHOICES}")
+    if how not in ("env", "self", "never") and "{snapshot}" not in how and "{step}" not in how:
+        raise ValueError(f"trainer.resume: {how!r} holds no {{snapshot}}; say one of {RESUME_CHOICES}")
+    if any("{snapshot}" in word for word in settings.trainer.command):
+        raise ValueError(
+            "trainer.command: it holds {snapshot}, which a first start does not have; move that argument to trainer.resume"
+        )
+    _keyed("trainer.resume", lambda: shlex.split(how))
+
+
+def _check_patterns(settings: Settings) -> None:
+    _keyed("checkpoints.pattern", lambda: rule_for(settings.pattern))
+    try:
+        groups = re.compile(settings.step_pattern).groupindex
+    except re.error as error:
+        raise ValueError(f"trainer.step_pattern: not a regular expression ({error})") from None
+    if "step" not in groups:
+        raise ValueError("trainer.step_pattern: it has no group named step; write (?P<step>\\d+) where the step is")
+
+
+def _keyed(key: str, attempt: Any) -> None:
+    try:
+        attempt()
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from None
+
+
+def inert(settings: BaseModel, prefix: str = "") -> list[str]:
+    """Keys that were set to something else than their default, and that this version does not act on."""
+    found: list[str] = []
+    for name, field in type(settings).model_fields.items():
+        value, key = getattr(settings, name), f"{prefix}{name}"
+        if isinstance(value, BaseModel):
+            found += inert(value, f"{key}.")
+        elif (field.json_schema_extra or {}) == _NOT_YET and value != field.get_default(call_default_factory=True):
+            found.append(key)
+    return found

@@ -1,0 +1,37 @@
+"""One summary of a run's state, for everything that shows it: status.json, `lastgood status`, and what comes later. Pure."""
+
+from typing import Any
+
+from supervisor.core.state import Policy, State
+
+VERSION = 1
+
+
+def summary(state: State, policy: Policy, context: dict[str, Any]) -> dict[str, Any]:
+    """What a person or a program may want to know of a run now. `context` adds what the core does not know."""
+    life, memory = state.life, state.memory
+    newest = next((r for r in state.rungs if r.verdict is not None and r.verdict.proven), None)
+    return {
+        "version": VERSION,
+        **context,
+        "phase": str(state.phase),
+        "incarnation": memory.incarnation,
+        "step": life.reported,
+        "loss": life.loss,
+        "final_step": policy.final_step,
+        "high_water": memory.high_water,
+        "reached": memory.reached,
+        "resumed_from": None if life.resumed is None else life.resumed.name,
+        "last_good": None if newest is None else {"name": newest.name, "step": newest.step},
+        "deaths_without_progress": len(memory.budget.fruitless),
+        "done": memory.done,
+        "failure": None if state.failure is None else state.failure[1],
+        "snapshots": [
+            {
+                "name": rung.name,
+                "step": rung.step,
+                "verdict": None if rung.verdict is None else str(rung.verdict.kind),
+            }
+            for rung in state.rungs[:20]
+        ],
+    }

@@ -1,0 +1,400 @@
+"""Whole lives on the real system: real processes, real kills, real files."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor.proc import Identity, is_alive
+from tests.conftest import flip_bit
+from tests.end_to_end.conftest import Bench, marked, until
+
+
+def test_an_undisturbed_run_completes(bench: Bench) -> None:
+    """A script that knows nothing of lastgood is started, watched, and done when it exits with 0."""
+    assert 0 == bench.run("--steps=10")
+    assert ["0"] == bench.starts()
+    assert {"step": 10} == {k: bench.records("run.completed")[0][k] for k in ("step",)}
+    assert 10 == bench.state("run.json")["done"]
+
+
+def test_a_completed_run_stays_completed(bench: Bench) -> None:
+    """The next start says so and starts nothing; a higher final step goes on; a new run begins anew beside the old files."""
+    assert 0 == bench.run("--steps=10", sets=("run.final_step=10",))
+    assert 0 == bench.run("--steps=10", sets=("run.final_step=10",))
+    assert ["0"] == bench.starts()
+
+    assert 0 == bench.run("--steps=20", sets=("run.final_step=20",))
+    assert ["0", "10"] == bench.starts()
+
+    old = (bench.directory / "step_20.pt").stat()
+    words = bench.command("--steps=5", sets=("run.final_step=5",))
+    assert 0 == bench.lastgood(words[0], "--new-run", *words[1:]).returncode
+    assert ["0", "10", "0"] == bench.starts()
+    assert old.st_ino == (bench.directory / "step_20.pt").stat().st_ino
+
+
+def test_a_new_run_resumes_from_its_own_snapshots_only(bench: Bench) -> None:
+    """Higher numbers of an earlier run in the same directory are left alone and not resumed from."""
+    assert 0 == bench.run("--steps=20")
+    words = bench.command("--steps=15", "--habit=always-die:8", sets=("run.final_step=15",))
+    process = bench.start(words[0], "--new-run", *words[1:])
+    until(lambda: len(bench.starts()) >= 3)
+    process.terminate()
+    assert 143 == process.wait(20)
+
+    assert ["0", "0", "5"] == bench.starts()[:3]
+    assert (bench.directory / "step_20.pt").exists()
+
+
+def test_a_killed_trainer_goes_on_from_the_newest_good_snapshot(bench: Bench) -> None:
+    """SIGKILL at step 12: the next trainer starts from 10, and the record says why it died."""
+    assert 0 == bench.run("--steps=20", "--habit=die:12", sets=("run.final_step=20",))
+    assert ["0", "10"] == bench.starts()
+    exited = bench.records("trainer.exited")[0]
+    assert ("killed", 9, 12) == (exited["cause"], exited["signal"], exited["step"])
+    assert "step 12: loss 0.3333" == exited["last_lines"][-1]
+    assert ("step_10.pt", 10) == tuple(bench.records("trainer.spawned")[1][k] for k in ("resumed_from", "step"))
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "zero"])
+def test_a_damaged_newest_snapshot_is_passed_over_and_set_aside(bench: Bench, damage: str) -> None:
+    """Killed with a damaged newest snapshot, the run goes on from the one before, and keeps the evidence."""
+    assert 0 == bench.run("--steps=20")
+    newest = bench.directory / "step_20.pt"
+    match damage:
+        case "cut":
+            os.truncate(newest, newest.stat().st_size // 2)
+        case "flip":
+            flip_bit(newest, 2000)
+        case "empty":
+            os.truncate(newest, 0)
+        case "zero":
+            newest.write_bytes(bytes(newest.stat().st_size))
+    words = bench.command("--steps=30", sets=("run.final_step=30",))
+    assert 0 == bench.lastgood(*words).returncode
+
+    said = bench.records("fallback.chosen")[0]
+    assert ("warning", 20, 15, 1, 5) == tuple(
+        said[k] for k in ("level", "newest_step", "chosen_step", "depth", "steps_lost")
+    )
+    assert "step_20.pt" == said["rejected"][0]["name"]
+    assert ["0", "15"] == bench.starts()
+    aside = Path(bench.records("snapshot.quarantined")[0]["path"])
+    assert "step_20.pt" == aside.name
+    assert said["rejected"][0]["verdict"] in json.loads((aside.parent / "reason.json").read_text())["reason"]
+
+
+def test_all_snapshots_bad_is_the_end_not_a_fresh_start(bench: Bench) -> None:
+    """With nothing good left nothing is started or moved, and the status is 3; a fresh start must be asked for."""
+    assert 0 == bench.run("--steps=15")
+    for path in bench.directory.glob("*.pt"):
+        os.truncate(path, 100)
+    before = sorted(path.name for path in bench.directory.iterdir())
+    words = bench.command("--steps=20", sets=("run.final_step=20",))
+
+    assert 3 == bench.lastgood(*words).returncode
+    assert (["0"], before) == (bench.starts(), sorted(path.name for path in bench.directory.iterdir()))
+    assert "none of 3 snapshots is healthy" in bench.records("run.failed")[0]["reason"]
+
+    assert 0 == bench.lastgood(words[0], "--allow-fresh-start", *words[1:]).returncode
+    assert ["0", "0"] == bench.starts()
+    assert 3 == len(bench.records("snapshot.quarantined"))
+
+
+def test_snapshots_that_vanished_are_no_fresh_start_either(bench: Bench) -> None:
+    """A directory known to have held snapshots is not taken for a new one when they are gone."""
+    assert 0 == bench.run("--steps=10")
+    for path in bench.directory.glob("*.pt"):
+        path.unlink()
+
+    assert 3 == bench.run("--steps=20", sets=("run.final_step=20",))
+    assert ["0"] == bench.starts()
+
+
+def test_a_trainer_that_ignores_its_snapshot_is_killed_before_it_can_harm(bench: Bench) -> None:
+    """Starting over instead of resuming ends the run with 5; the snapshots are as they were."""
+    assert 0 == bench.run("--steps=20")
+    before = {path.name: path.read_bytes() for path in bench.directory.glob("*.pt")}
+    status = bench.run("--steps=40", "--habit=ignore", "--pause=0.2", sets=("run.final_step=40",))
+
+    assert 5 == status
+    assert (20, 1) == tuple(bench.records("resume.ignored")[0][k] for k in ("resumed_step", "reported_step"))
+    assert before == {path.name: path.read_bytes() for path in bench.directory.glob("*.pt")}
+
+
+def test_a_trainer_that_finds_the_newest_itself_does_not_find_a_bad_one(bench: Bench) -> None:
+    """With resume `self`, bad snapshots are out of its sight before it starts."""
+    assert 0 == bench.run("--steps=20", "--habit=self", resume="self")
+    flip_bit(bench.directory / "step_20.pt", 2000)
+
+    assert 0 == bench.run("--steps=30", "--habit=self", resume="self", sets=("run.final_step=30",))
+    assert ["0", "15"] == bench.starts()
+
+
+def test_resume_env_and_never(bench: Bench) -> None:
+    """The environment tells the snapshot; with `never` every start is a fresh one, as somebody chose."""
+    assert 0 == bench.run("--steps=20", "--habit=die:12", resume="env", sets=("run.final_step=20",))
+    assert ["0", "10"] == bench.starts()
+    (bench.directory / "starts.txt").unlink()
+
+    assert 0 == bench.run("--steps=30", "--habit=die:7", resume="never", sets=("run.final_step=30",))
+    assert ["0", "0"] == bench.starts()
+
+
+def test_no_progress_ends_the_run(bench: Bench) -> None:
+    """A trainer that dies before its first snapshot, again and again, is given up with status 4."""
+    assert 4 == bench.run("--habit=always-die:3")
+    assert 5 == len(bench.starts())
+    assert ["crashed"] * 5 == [record["cause"] for record in bench.records("trainer.exited")]
+    delays = [record["delay_seconds"] for record in bench.records("restart.scheduled")]
+    assert 4 == len(delays)
+    assert delays[0] < delays[-1] <= 0.2
+
+
+def test_a_command_that_only_fails_is_told_apart(bench: Bench) -> None:
+    """`false` spends the budget; a usage error is not retried at all."""
+    base = bench.command()
+    cut = base.index("--") + 1
+    assert 4 == bench.lastgood(*base[:cut], "false").returncode
+    assert 2 == bench.lastgood(*base[:cut], "sh", "-c", "exit 2").returncode
+    assert "usage" == bench.records("trainer.exited")[-1]["cause"]
+
+
+def test_exit_0_before_the_end_is_no_completion(bench: Bench) -> None:
+    """A trainer that leaves early with 0 is restarted under the budget."""
+    assert 4 == bench.run("--habit=nothing:3", sets=("run.final_step=20",))
+    assert "ended-early" == bench.records("trainer.exited")[0]["cause"]
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_stop_lets_the_trainer_save(bench: Bench, number: signal.Signals, status: int) -> None:
+    """Asked to stop, also twice, the trainer gets its time to save, and the next start goes on."""
+    process = bench.start(*bench.command("--steps=10000", "--habit=final:1"))
+    bench.wait_for("trainer.progressed")
+    process.send_signal(number)
+    bench.wait_for("trainer.asked_to_stop")
+    process.send_signal(number)
+
+    assert status == process.wait(20)
+    assert (bench.directory / "final.txt").exists()
+    assert "stopped" == bench.records("trainer.exited")[0]["cause"]
+    assert status == bench.state("status.json")["exit_status"]
+
+
+def test_a_stop_reaches_a_trainer_inside_a_shell(bench: Bench) -> None:
+    """`sh -c 'python x.py; true'` passes nothing on; the trainer is asked all the same, and its save is waited for."""
+    words = bench.command("--steps=10000", "--habit=final:1")
+    cut = words.index("--") + 1
+    line = " ".join(words[cut:]) + "; true"
+    process = bench.start(*words[:cut], "sh", "-c", line)
+    bench.wait_for("trainer.progressed")
+    process.terminate()
+
+    assert 143 == process.wait(20)
+    assert (bench.directory / "final.txt").exists()
+
+
+def test_a_trainer_that_ignores_the_stop_is_killed_when_its_grace_is_over(bench: Bench) -> None:
+    """SIGTERM ignored: SIGKILL for the tree after the grace."""
+    process = bench.start(*bench.command("--steps=10000", "--habit=stubborn", sets=("trainer.grace_seconds=0.3",)))
+    bench.wait_for("trainer.progressed")
+    process.terminate()
+
+    assert 143 == process.wait(20)
+    assert 1 == len(bench.records("trainer.grace_over"))
+
+
+@pytest.mark.parametrize("habit", ["fork", "detach"])
+def test_children_of_a_dead_trainer_are_gone_before_the_next_start(bench: Bench, habit: str) -> None:
+    """Forked, detached, in their own sessions: nothing of a dead incarnation is left when the next one starts."""
+    process = bench.start(*bench.command("--steps=10000", f"--habit={habit}", "--habit=die:7"))
+    spawned = bench.wait_for("trainer.spawned", 2)
+    generations = {
+        part for pid in marked(bench.folder) for part in _environment(pid) if part.startswith(b"LASTGOOD_INCARNATION=")
+    }
+
+    assert {b"LASTGOOD_INCARNATION=2"} == generations - {b"LASTGOOD_INCARNATION="}
+    assert 2 == spawned["incarnation"]
+    process.terminate()
+    process.wait(20)
+    assert [] == marked(bench.folder)
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def test_the_next_supervisor_ends_what_a_killed_one_left_and_goes_on(bench: Bench) -> None:
+    """SIGKILL of the supervisor: the trainer dies with it, its detached children are ended by the next, which completes."""
+    words = bench.command("--steps=60", "--habit=detach", sets=("run.final_step=60",))
+    process = bench.start(*words)
+    bench.wait_for("trainer.progressed", 2)
+    until(lambda: bench.state("status.json").get("trainer_pid"))
+    status = bench.state("status.json")
+    leader = Identity(status["trainer_pid"], status["trainer_start_ticks"])
+    process.kill()
+    process.wait()
+    until(lambda: not is_alive(leader), 5)
+    left = marked(bench.folder)
+    assert 3 == len(left)
+
+    assert 0 == bench.lastgood(*words).returncode
+    assert set(left) == set(bench.records("trainer.leftover_ended")[0]["pids"])
+    assert "0" != bench.starts()[1]
+    assert 2 == len(bench.starts())
+
+
+def test_one_supervisor_a_directory(bench: Bench) -> None:
+    """A second one is told who has it and ends with 7; the first goes on."""
+    process = bench.start(*bench.command("--steps=10000"))
+    bench.wait_for("trainer.progressed")
+    second = bench.lastgood(*bench.command("--steps=10000"))
+
+    assert 7 == second.returncode
+    assert f"supervised by process {process.pid}" in second.stderr
+    assert process.poll() is None
+    assert ["0"] == bench.starts()
+
+
+def test_a_stalled_trainer_is_ended_and_started_again(bench: Bench) -> None:
+    """Silence past its deadline is a death, and the run goes on."""
+    assert 0 == bench.run("--steps=20", "--habit=hang:12", sets=("run.final_step=20", "stall.running_seconds=0.5"))
+    assert "stalled" == bench.records("trainer.exited")[0]["cause"]
+    assert ["0", "10"] == bench.starts()
+
+
+def test_a_stopped_process_is_a_stalled_one(bench: Bench) -> None:
+    """SIGSTOP makes no exit; the silence is noticed, and the frozen process is ended."""
+    bench.start(*bench.command("--steps=10000", sets=("stall.running_seconds=0.5",)))
+    bench.wait_for("trainer.progressed")
+    os.kill(bench.records("trainer.spawned")[0]["pid"], signal.SIGSTOP)
+
+    assert "stalled" == bench.wait_for("trainer.exited")["cause"]
+    bench.wait_for("trainer.spawned", 2)
+
+
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+def test_garbage_in_the_output_hurts_nobody(bench: Bench, locale: str) -> None:
+    """Bad bytes, control characters and a huge line: the run completes, and every record is JSON."""
+    words = bench.command("--steps=10", "--habit=garbage", "--habit=die:7", sets=("run.final_step=10",))
+    done = bench.lastgood(*words, env={**os.environ, "LC_ALL": locale, "PYTHONUTF8": "0"})
+
+    assert 0 == done.returncode, done.stderr
+    assert ["0", "5"] == bench.starts()
+    for line in done.stdout.splitlines():
+        assert json.loads(line)["event"]
+
+
+def test_a_lost_log_folder_does_not_stop_the_trainer(bench: Bench) -> None:
+    """The supervisor's folder deleted in mid-run costs the log, not the run."""
+    import shutil
+
+    process = bench.start(*bench.command("--steps=200", "--pause=0.01", sets=("run.final_step=200",)))
+    bench.wait_for("trainer.progressed")
+    shutil.rmtree(bench.directory / ".lastgood")
+
+    assert 0 == process.wait(30)
+    assert ["0"] == bench.starts()
+
+
+def test_a_failing_load_of_good_snapshots_harms_none(bench: Bench) -> None:
+    """Software that cannot load its snapshots does not cost a single one of them."""
+    assert 0 == bench.run("--steps=15")
+    before = sorted(path.name for path in bench.directory.glob("*.pt"))
+
+    process = bench.start(*bench.command("--steps=30", "--habit=refuse", sets=("run.final_step=30",)))
+    bench.wait_for("trainer.exited", 4)
+    process.terminate()
+    assert 143 == process.wait(20)
+    assert before == sorted(path.name for path in bench.directory.glob("*.pt"))
+    assert "Weights only load failed" in bench.records("trainer.exited")[-1]["last_lines"][-1]
+
+
+def test_unsealed_snapshots_are_sealed_once_outlived(bench: Bench) -> None:
+    """Snapshots that came without a seal get one, bound to the file, as soon as the trainer has gone on."""
+    assert 0 == bench.run("--steps=20")
+    listed = json.loads(bench.lastgood("list", str(bench.directory), "--json").stdout)
+
+    assert [20, 15, 10, 5] == [entry["step"] for entry in listed]
+    assert {("healthy", "seal")} == {(entry["verdict"], entry["proof"]) for entry in listed[1:]}
+    assert listed[0]["verdict"] in ("healthy", "intact")
+
+
+def test_a_foreign_trainers_snapshots_are_not_pruned_unless_asked_for(bench: Bench) -> None:
+    """Whoever rotates is the trainer, unless retention is configured; what it was resumed from stays as long as it runs."""
+    assert 0 == bench.run("--steps=40")
+    assert 8 == len(list(bench.directory.glob("*.pt")))
+
+    assert 0 == bench.run("--steps=60", sets=("run.final_step=60", "checkpoints.keep.last=2"))
+    assert [60, 55, 40] == [
+        entry["step"] for entry in json.loads(bench.lastgood("list", str(bench.directory), "--json").stdout)
+    ]
+
+
+def test_the_terminal_going_away_does_not_end_the_run(bench: Bench) -> None:
+    """SIGHUP is no stop."""
+    process = bench.start(*bench.command("--steps=40", sets=("run.final_step=40",)))
+    bench.wait_for("trainer.progressed")
+    process.send_signal(signal.SIGHUP)
+
+    assert 0 == process.wait(20)
+
+
+def test_status_list_and_latest_while_it_runs_and_after(bench: Bench) -> None:
+    """What is shown is true: who supervises, which step, which snapshot is the latest good one."""
+    process = bench.start(*bench.command("--steps=10000"))
+    bench.wait_for("trainer.progressed", 2)
+    until(lambda: bench.state("status.json")["high_water"])
+    shown = json.loads(bench.lastgood("status", str(bench.directory), "--json").stdout)
+    assert (True, process.pid, "running") == (shown["supervised"], shown["supervisor_pid"], shown["phase"])
+    process.terminate()
+    process.wait(20)
+
+    shown = json.loads(bench.lastgood("status", str(bench.directory), "--json").stdout)
+    latest = bench.lastgood("latest", str(bench.directory))
+    assert (False, "stopped") == (shown["supervised"], shown["phase"])
+    assert shown["last_good"]["name"] == Path(latest.stdout.strip()).name
+    assert "supervised by" in bench.lastgood("status", str(bench.directory)).stdout
+    assert 0 == bench.lastgood("verify", str(bench.directory)).returncode
+
+
+def test_no_torch_in_the_supervisor(bench: Bench) -> None:
+    """The supervisor never imports what it judges."""
+    process = bench.start(*bench.command("--steps=10000"))
+    bench.wait_for("trainer.progressed")
+    maps = Path(f"/proc/{process.pid}/maps").read_text()
+
+    assert "libtorch" not in maps
+    assert sys.executable.split("/")[-1][:6] in maps or "python" in maps
+
+
+def test_a_damaged_run_file_is_named_not_guessed(bench: Bench) -> None:
+    """What must last and is damaged is a person's business: one line, exit 2, nothing started."""
+    assert 0 == bench.run("--steps=10")
+    (bench.directory / ".lastgood" / "run.json").write_text("{")
+    done = bench.lastgood(*bench.command("--steps=20"))
+
+    assert (2, 1) == (done.returncode, len(done.stderr.strip().splitlines()))
+    assert "run.json" in done.stderr
+    assert "remove it" in done.stderr
+
+
+def test_every_record_is_in_the_catalogue_with_just_its_fields(bench: Bench) -> None:
+    """What a run writes is what the catalogue says."""
+    from supervisor.records import CATALOGUE
+
+    bench.run("--steps=20", "--habit=die:12", sets=("run.final_step=20", "checkpoints.keep.last=2"))
+    flip_bit(bench.directory / "step_20.pt", 2000)
+    bench.run("--steps=30", sets=("run.final_step=30",))
+    common = {"event", "level", "timestamp", "run", "run_id", "incarnation", "seq"}
+    lines = (bench.directory / ".lastgood" / "events.jsonl").read_text().splitlines()
+    for entry in map(json.loads, lines):
+        assert common | set(CATALOGUE[entry["event"]].fields) == entry.keys(), entry["event"]
+    assert len({json.loads(line)["event"] for line in lines}) >= 12
