@@ -54,6 +54,7 @@ class Runtime:
         """Supervise until the run ends; returns the exit status."""
         become_subreaper()
         self._take_signals()
+        self._want("run")
         self._say("supervisor.started", self._introduction())
         self._files.drop_orphaned_seals()
         self._act(*machine.begin(self._state))
@@ -96,6 +97,8 @@ class Runtime:
         self._mailbox.hand(lambda: self._decide(event))
 
     def _decide(self, event: e.Event) -> None:
+        if isinstance(event, e.StopRequested):
+            self._want("stop")
         if self._status is None:
             self._act(*machine.step(self._state, event, time.monotonic(), self._policy))
 
@@ -150,6 +153,13 @@ class Runtime:
         run = statefile.RunFile(self._run.run_id, memory, self._run.foreign, self._run.isolated)
         try:
             statefile.write_run(self._directory, run, time.monotonic())
+        except OSError as error:
+            self._say("memory.not_saved", {"reason": f"{error.strerror or error}"})
+
+    def _want(self, wanted: str) -> None:
+        """Keep what is wanted apart from what is: status.json tells the latter."""
+        try:
+            statefile.write_wanted(self._directory, wanted)
         except OSError as error:
             self._say("memory.not_saved", {"reason": f"{error.strerror or error}"})
 

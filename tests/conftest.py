@@ -3,11 +3,15 @@
 import json
 import os
 import random
+import signal
+import subprocess
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.bench import Bench, marked, until
 
 MakeSnapshot = Callable[..., Path]
 
@@ -36,3 +40,20 @@ def flip_bit(path: Path, offset: int, keep_times: bool = True) -> None:
         file.write(bytes([byte ^ 1]))
     if keep_times:
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    """A bench whose processes are gone when the test is over, whatever it did."""
+    made = Bench(tmp_path)
+    yield made
+    for process in made.started:
+        if process.poll() is None:
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+    until(lambda: not marked(tmp_path))

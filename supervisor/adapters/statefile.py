@@ -1,4 +1,4 @@
-"""The supervisor's own files in a checkpoint directory: its lock, run.json, status.json.
+"""The supervisor's own files in a checkpoint directory: its lock, run.json, wanted.json, status.json.
 
 run.json must last: it is replaced durably. status.json is for looking at and is replaced without waiting for the disk.
 """
@@ -11,7 +11,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
-from lastgood.contract import RUN_FILE, STATE_DIR, STATUS_FILE, SUPERVISOR_LOCK
+from lastgood.contract import RUN_FILE, STATE_DIR, STATUS_FILE, SUPERVISOR_LOCK, WANTED_FILE
 from lastgood.naming import partial_name
 from lastgood.publish import fsync_folder, write_durably
 from lastgood.seal import Identity
@@ -156,6 +156,22 @@ def write_run(checkpoint_dir: str, run: RunFile, now: float) -> None:
     state = os.path.join(checkpoint_dir, STATE_DIR)
     write_durably(os.path.join(state, RUN_FILE), (json.dumps(content, indent=1) + "\n").encode("ascii"))
     fsync_folder(state)
+
+
+def write_wanted(checkpoint_dir: str, wanted: str) -> None:
+    """Replace wanted.json: `run` or `stop`, what is wanted of the run, whatever state it is in. Raises OSError."""
+    content = {"version": VERSION, "wanted": wanted, "since": time.time()}
+    write_durably(os.path.join(checkpoint_dir, STATE_DIR, WANTED_FILE), (json.dumps(content) + "\n").encode("ascii"))
+
+
+def read_wanted(checkpoint_dir: str) -> str | None:
+    """What is wanted of the run, or None when nobody has said so yet or the file cannot be read."""
+    try:
+        with open(os.path.join(checkpoint_dir, STATE_DIR, WANTED_FILE), "rb") as file:
+            wanted = json.load(file)["wanted"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return wanted if wanted in ("run", "stop") else None
 
 
 def write_status(checkpoint_dir: str, summary: dict[str, Any]) -> None:

@@ -8,7 +8,18 @@ import typer
 
 from supervisor.errors import UsageError
 
-SHOWN = ("name", "directory", "phase", "step", "loss", "final_step", "last_good", "resumed_from", "incarnation")
+SHOWN = (
+    "name",
+    "directory",
+    "wanted",
+    "phase",
+    "step",
+    "loss",
+    "final_step",
+    "last_good",
+    "resumed_from",
+    "incarnation",
+)
 
 
 def status(
@@ -48,4 +59,5 @@ def read(directory: str) -> dict[str, Any]:
         raise UsageError(
             f"status: {directory} is not a run's checkpoint directory: no supervisor has written a status there"
         )
-    return {**found, "supervised": statefile.holder(directory) is not None}
+    supervised = statefile.holder(directory) is not None
+    return {**found, "wanted": statefile.read_wanted(directory), "supervised": supervised}

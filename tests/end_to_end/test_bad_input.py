@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.conftest import Bench
+from tests.bench import Bench
 
 GOOD = """
 run: {name: x, final_step: 5}

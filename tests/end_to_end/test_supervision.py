@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.proc import Identity, is_alive
+from tests.bench import Bench, marked, until
 from tests.conftest import flip_bit
-from tests.end_to_end.conftest import Bench, marked, until
 
 
 def test_an_undisturbed_run_completes(bench: Bench) -> None:
@@ -298,7 +298,8 @@ def test_a_lost_log_folder_does_not_stop_the_trainer(bench: Bench) -> None:
 
     process = bench.start(*bench.command("--steps=200", "--pause=0.01", sets=("run.final_step=200",)))
     bench.wait_for("trainer.progressed")
-    shutil.rmtree(bench.directory / ".lastgood")
+    (bench.directory / ".lastgood").rename(bench.directory / ".gone")
+    shutil.rmtree(bench.directory / ".gone", ignore_errors=True)
 
     assert 0 == process.wait(30)
     assert ["0"] == bench.starts()
@@ -353,13 +354,15 @@ def test_status_list_and_latest_while_it_runs_and_after(bench: Bench) -> None:
     bench.wait_for("trainer.progressed", 2)
     until(lambda: bench.state("status.json")["high_water"])
     shown = json.loads(bench.lastgood("status", str(bench.directory), "--json").stdout)
-    assert (True, process.pid, "running") == (shown["supervised"], shown["supervisor_pid"], shown["phase"])
+    assert (True, process.pid, "running", "run") == tuple(
+        shown[key] for key in ("supervised", "supervisor_pid", "phase", "wanted")
+    )
     process.terminate()
     process.wait(20)
 
     shown = json.loads(bench.lastgood("status", str(bench.directory), "--json").stdout)
     latest = bench.lastgood("latest", str(bench.directory))
-    assert (False, "stopped") == (shown["supervised"], shown["phase"])
+    assert (False, "stopped", "stop") == (shown["supervised"], shown["phase"], shown["wanted"])
     assert shown["last_good"]["name"] == Path(latest.stdout.strip()).name
     assert "supervised by" in bench.lastgood("status", str(bench.directory)).stdout
     assert 0 == bench.lastgood("verify", str(bench.directory)).returncode

@@ -1,18 +1,15 @@
-"""Real supervisors over real small trainers."""
+"""A bench for real supervisors over real small trainers; the fixture `bench` cleans up after it."""
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 TRAINER = Path(__file__).with_name("small_trainer.py")
 
 
@@ -38,7 +35,7 @@ class Bench:
         """Run a `lastgood` command to its end."""
         return subprocess.run(
             [sys.executable, "-m", "supervisor", *words],
-            cwd=self.folder, capture_output=True, text=True, errors="replace", timeout=90, check=False, **more,
+            cwd=self.folder, capture_output=True, text=True, errors="replace", check=False, **{"timeout": 90, **more},
         )  # fmt: skip
 
     def command(self, *trainer: str, sets: tuple[str, ...] = (), resume: str = "--from={snapshot}") -> list[str]:
@@ -86,23 +83,6 @@ class Bench:
     def state(self, name: str) -> Any:
         """A JSON file of the supervisor."""
         return json.loads((self.directory / ".lastgood" / name).read_bytes())
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    """A bench whose processes are gone when the test is over, whatever it did."""
-    made = Bench(tmp_path)
-    yield made
-    for process in made.started:
-        if process.poll() is None:
-            process.send_signal(signal.SIGCONT)
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-    until(lambda: not marked(tmp_path))
 
 
 def marked(folder: Path) -> list[int]:
