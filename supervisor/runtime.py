@@ -68,7 +68,7 @@ class Runtime:
                 self._write_status()
         finally:
             self._close()
-        self._say("supervisor.stopped", {"status": self._status})
+        self._say("supervisor.stopped", {"status": int(self._status)})
         return self._status
 
     def _introduction(self) -> dict[str, Any]:
@@ -142,7 +142,7 @@ class Runtime:
             case c.SaveMemory(memory):
                 self._save_memory(memory)
             case c.Exit(status):
-                self._status = status
+                self._status = int(status)
 
     def _say_ready(self) -> None:
         if self._trainer.lives and not self._ready:

@@ -152,7 +152,7 @@ class Injector:
             announce(str(self._directory), fault)
             os.truncate(path, size // 2)
             done.damaged.append(newest)
-            done.proof = f"{newest} has {path.stat().st_size:,} of {size:,} bytes, and process is dead"
+            done.proof = f"{newest} has {path.stat().st_size:,} of {size:,} bytes, cut while the trainer is dead"
             done.expected = oracle.newest_good(self._directory)
         finally:
             done.at = time.time()  # from here on the supervisor can know
