@@ -17,7 +17,7 @@ from lastgood.naming import partial_of
 from supervisor.chaos import oracle
 from supervisor.chaos.plan import FaultKind, PlannedFault
 from supervisor.faults import Fault, announce
-from supervisor.proc import Identity, is_alive, send_signal
+from supervisor.proc import Identity, is_alive, send_signal, stat_of
 
 POLL_SECONDS = 0.002
 DEATH_SECONDS = 30.0
@@ -124,6 +124,7 @@ class Injector:
             trainer = self._trainer()
             if not send_signal(trainer, signal.SIGSTOP):
                 raise TooLateError
+            self._until(lambda: _stands_still(trainer))  # noqa: B023 - used up before the next round
             if self._partials():
                 break
             send_signal(trainer, signal.SIGCONT)
@@ -157,3 +158,9 @@ class Injector:
         finally:
             done.at = time.time()  # from here on the supervisor can know
             os.kill(supervisor, signal.SIGCONT)
+
+
+def _stands_still(trainer: Identity) -> bool:
+    """Whether SIGSTOP has taken effect, which it does a moment after it was sent; a dead process stands still too."""
+    stat = stat_of(trainer.pid)
+    return stat is None or stat.identity != trainer or stat.state in "TtZX"

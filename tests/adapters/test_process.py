@@ -163,7 +163,9 @@ def test_signals_are_at_their_defaults(children, environment):
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    assert ["SigBlk:", "0" * 16, "SigIgn:", "0" * 16] == output_of(child).split()
+    _, blocked, _, ignored = output_of(child).split()
+    of_the_c_library = 0b11 << 31  # signals 32 and 33: glibc lets nobody change what was inherited for them
+    assert (0, 0) == (int(blocked, 16) & ~of_the_c_library, int(ignored, 16) & ~of_the_c_library)
 
 
 def test_no_descriptor_is_inherited(children, environment):
