@@ -1,5 +1,6 @@
 """Save and load the whole state of a run: the part of the library that imports torch, inside the functions that need it."""
 
+import copy
 import logging
 import os
 import pickle
@@ -11,7 +12,8 @@ from typing import Any, BinaryIO
 from lastgood import contract, keep, naming
 from lastgood.choose import choose, newest_first
 from lastgood.hashing import file_sha256
-from lastgood.judging import verify
+from lastgood.judging import verify_open
+from lastgood.ledger import Ledger
 from lastgood.lock import WriterLock
 from lastgood.publish import Published, publish, remove, sweep
 from lastgood.rng import capture_rng_state, restore_rng_state
@@ -44,11 +46,10 @@ def load_verified(path: str | os.PathLike[str], map_location: Any = "cpu") -> An
     import torch
 
     with open(path, "rb") as file:
-        verdict = verify(path)
+        verdict = verify_open(os.fspath(path), file)
         if not verdict.usable:
             raise RuntimeError(f"{os.fspath(path)} is {verdict.kind}: {verdict.reason}")
-        if os.fstat(file.fileno()).st_ino != os.stat(path).st_ino:
-            raise RuntimeError(f"{os.fspath(path)} was replaced while it was verified; load it again")
+        file.seek(0)
         try:
             return torch.load(file, map_location=map_location, weights_only=True)
         except pickle.UnpicklingError as error:
@@ -186,16 +187,26 @@ class CheckpointManager:
             except BaseException as error:  # noqa: BLE001 - carried to the caller's thread, where it is raised
                 self._failure = error
 
-        self._worker = threading.Thread(target=guarded, name="lastgood-save")
-        self._worker.start()
+        worker = threading.Thread(target=guarded, name="lastgood-save")
+        worker.start()
+        self._worker = worker
 
     def _confirm_and_prune(self, published: Published) -> None:
         if os.environ.get(contract.ENV_SUPERVISED) == "1":
             return
         if file_sha256(published.path) != published.sha256:
             raise OSError(f"{published.path} does not read back as it was written; nothing was pruned")
-        rungs = newest_first([judge(rung) for rung in scan(self.checkpoint_dir, naming_pattern())])
-        for rung in keep.expendable(rungs, self._keep, in_use={os.path.basename(published.path)}):
+        ledger = Ledger(self.checkpoint_dir, writable=True)
+        step = naming.step_in_name(os.path.basename(published.path))
+        # Higher ones are of another run that was here before: they neither count nor go.
+        own = [
+            rung
+            for rung in scan(self.checkpoint_dir, naming_pattern())
+            if rung.step is None or rung.step <= (step or 0)
+        ]
+        rungs = newest_first([judge(rung, ledger) for rung in own])
+        in_use = {os.path.basename(published.path)} | {rung.name for rung in rungs if rung.linked}
+        for rung in keep.expendable(rungs, self._keep, in_use):
             try:
                 remove(rung.path)
             except OSError as error:
@@ -278,6 +289,8 @@ def _copied(value: Any, done: dict[Any, Any]) -> Any:
         return done[key]
     if isinstance(value, Mapping):
         return {key: _copied(item, done) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_copied(item, done) for item in value))
     if isinstance(value, list | tuple):
         return type(value)(_copied(item, done) for item in value)
-    return value
+    return copy.deepcopy(value)

@@ -11,7 +11,7 @@ import stat
 import time
 from typing import BinaryIO
 
-from lastgood import formats, naming, pickles
+from lastgood import formats, naming
 from lastgood.contract import PAYLOAD_FORMAT, PAYLOAD_VERSION
 from lastgood.formats import Judgement, torch_zip
 from lastgood.hashing import read_through
@@ -65,11 +65,16 @@ def _verify_once(name: str) -> Verdict:
     if not stat.S_ISREG(status.st_mode):
         return Verdict(Kind.UNREADABLE, None, "it is not a regular file; folders are not judged by this version")
     with open(name, "rb") as file:
-        before = os.fstat(file.fileno())
-        verdict = _judge_file(name, file, Identity.of(before))
-        after = os.fstat(file.fileno())
-        if Identity.of(before) != Identity.of(after) and _content_changed(before, after):
-            return Verdict(Kind.INCOMPLETE, None, "it changed while it was read", before.st_size, step=verdict.step)
+        return verify_open(name, file)
+
+
+def verify_open(name: str, file: BinaryIO) -> Verdict:
+    """The verdict about an open file that is called `name`; what is loaded from it is what was judged. Raises OSError."""
+    before = os.fstat(file.fileno())
+    verdict = _judge_file(name, file, Identity.of(before))
+    after = os.fstat(file.fileno())
+    if _content_changed(before, after):
+        return Verdict(Kind.INCOMPLETE, None, "it changed while it was read", before.st_size, step=verdict.step)
     return verdict
 
 
@@ -114,7 +119,12 @@ def _judge_unsealed(name: str, file: BinaryIO, size: int) -> Judgement:
     module = formats.format_of(file, size)
     if module is None:
         return formats.judge_unknown(file, size, os.path.splitext(name)[1].lower())
-    judged: Judgement = module.judge(file)
+    try:
+        judged: Judgement = module.judge(file)
+    except OSError:
+        raise
+    except Exception as error:  # noqa: BLE001 - one odd file must not end whoever judges a whole directory
+        return Judgement(Kind.CORRUPT, Proof.STRUCTURE, f"it makes no sense: {type(error).__name__}: {error}")
     return judged
 
 
@@ -124,7 +134,7 @@ def _with_contents(file: BinaryIO, size: int, verdict: Verdict) -> Verdict:
         return verdict
     try:
         found = torch_zip.contents(file)
-    except (pickles.PickleError, torch_zip.DamageError):
+    except Exception:  # noqa: BLE001
         return verdict  # sealed bytes are what the writer meant, whether or not this code can read them
     payload = torch_zip.top_level(found.value if found else None)
     version = payload.get("version")

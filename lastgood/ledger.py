@@ -40,7 +40,7 @@ class Ledger:
         try:
             entry = json.loads(line)
             self._verdicts[str(entry["key"])] = _decoded(entry)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             pass  # a line cut short by a kill is worth nothing and costs nothing
 
     def get(self, path: str, identity: Identity) -> Verdict | None:

@@ -3,9 +3,20 @@
 import fcntl
 import io
 import os
+import weakref
 from pathlib import Path
 
 from lastgood.contract import STATE_DIR, WRITER_LOCK
+
+_LOCKS: "weakref.WeakSet[WriterLock]" = weakref.WeakSet()
+
+
+def _release_all() -> None:
+    for lock in list(_LOCKS):
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_release_all)
 
 
 class WriterLock:
@@ -14,7 +25,7 @@ class WriterLock:
     def __init__(self, checkpoint_dir: Path) -> None:
         self._path = checkpoint_dir / STATE_DIR / WRITER_LOCK
         self._file: io.FileIO | None = None
-        os.register_at_fork(after_in_child=self.release)
+        _LOCKS.add(self)
 
     def hold(self) -> None:
         """Take the lock, or make sure that the one held is still the one on disk. Raises RuntimeError naming the holder."""

@@ -10,14 +10,16 @@ from collections.abc import Callable
 from lastgood.contract import SEAL_SUFFIX
 
 _SUFFIXES = frozenset({".pt", ".pth", ".ckpt", ".safetensors", ".pkl", ".pickle", ".npz", ".npy", ".h5"})
+_SUFFIXES_AFTER_A_WORD = frozenset({"", ".bin", ".json", ".tar", ".zip", ".msgpack"})
 _WORDS = r"(?:ckpt|checkpoint|snapshot|step|iter|iteration|epoch|state)"
 _WORD_THEN_NUMBER = re.compile(rf"(?i){_WORDS}[-_=. ]?(\d+)(?!\d)")
 _STEP_WORD_THEN_NUMBER = re.compile(r"(?i)(?:step|iter|iteration)[-_=. ]?(\d+)(?!\d)")
-_NUMBER = re.compile(r"\d+")
+_LAST_NUMBER = re.compile(r"(?:^|[^0-9A-Za-z.])(\d+)$")
+_ONE_OF_MANY = re.compile(r"-\d+-of-\d+$")
+_BEGINS_WITH_WORD = re.compile(rf"(?i){_WORDS}[-_=. ]?\d+(?:\.[a-z]+)?")
 _UNFINISHED = re.compile(
     r"(?i)(?:^tmp[-_.]|[-_.](?:tmp|temp|part|partial|swp|swx|bak|lock|incomplete)(?:[-_.]?\d*)?$|-tmp-\d+$|~$)"
 )
-_NOT_SNAPSHOTS = frozenset({".log", ".jsonl", ".yaml", ".yml", ".md", ".py", ".csv", ".html", ".png", ".sha256"})
 
 NameRule = Callable[[str], "int | bool | None"]
 """Given a file name: False when it is no candidate, else its step, or None when the name tells no step."""
@@ -48,26 +50,33 @@ def unfinished(name: str) -> bool:
 
 
 def step_in_name(name: str) -> int | None:
-    """The step that a name says: after `step` or `iter` if there, else after another known word, else the last number."""
-    stem = name.removesuffix(SEAL_SUFFIX)
-    root, suffix = os.path.splitext(stem)
-    if not suffix[1:].isdigit():
-        stem = root
+    """The step that a name says: after `step` or `iter` if there, else after another known word, else a number at the end.
+
+    A number that is glued to other text, follows a dot, or counts the parts of one snapshot is no step.
+    """
+    stem, suffix = os.path.splitext(name.removesuffix(SEAL_SUFFIX))
+    if suffix[1:].isdigit():
+        stem += suffix
     for pattern in (_STEP_WORD_THEN_NUMBER, _WORD_THEN_NUMBER):
         if match := pattern.search(stem):
             return int(match[1])
-    numbers = _NUMBER.findall(stem)
-    return int(numbers[-1]) if numbers else None
+    match = None if _ONE_OF_MANY.search(stem) else _LAST_NUMBER.search(stem)
+    return int(match[1]) if match else None
 
 
 def any_name(name: str) -> int | bool | None:
-    """The rule when nobody said how snapshots are called: known suffixes, or a known word with a number."""
+    """The rule when nobody said how snapshots are called: a suffix of snapshots, or a known word and a number alone.
+
+    `samples_step_30.txt` beside `step_30.pt` is no snapshot, and `step_30.json` is one.
+    """
     suffix = os.path.splitext(name)[1].lower()
-    if unfinished(name) or suffix in _NOT_SNAPSHOTS:
+    if unfinished(name):
         return False
     if suffix in _SUFFIXES:
         return step_in_name(name)
-    return step_in_name(name) if _WORD_THEN_NUMBER.search(name) else False
+    if (suffix in _SUFFIXES_AFTER_A_WORD or suffix[1:].isdigit()) and _BEGINS_WITH_WORD.fullmatch(name):
+        return step_in_name(name)
+    return False
 
 
 def rule_for(pattern: str | None) -> NameRule:

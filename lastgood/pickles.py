@@ -12,12 +12,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 MAX_BYTES = 256 << 20  # data.pkl of a 70 B model is about 1 MB; its tensors' bytes are elsewhere
-MAX_OPERATIONS = 20_000_000
+MAX_OPERATIONS = 5_000_000
+MAX_CONTAINERS = 1_000_000  # an empty set costs 200 bytes for the one that made it
 MAX_INTEGER_BYTES = 1 << 10  # a step or a seed, never a novel
+MAX_KEY = 1 << 63  # larger ones can be chosen so that they all collide
 
 
 class PickleError(Exception):
     """The bytes are not a whole, sane pickle; the message says at which operation it ends making sense."""
+
+
+class TooLargeError(PickleError):
+    """The pickle may be sane, but reading it would cost more than a checkpoint's structure should."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +174,8 @@ def _hashable(key: Any) -> Any:
     parts = key if isinstance(key, tuple) else (key,)
     if not all(isinstance(part, _FLAT) for part in parts):
         raise PickleError("a key is neither text, a number nor a flat tuple of them")
+    if any(isinstance(part, float) or (isinstance(part, int) and abs(part) >= MAX_KEY) for part in parts):
+        return repr(key)  # numbers whose hashes can be chosen to collide
     return key
 
 
@@ -265,17 +273,38 @@ def _drop(_: list[Any]) -> None:
     """What was popped is not wanted."""
 
 
+_MAKES_CONTAINER = frozenset(
+    {
+        "EMPTY_DICT",
+        "EMPTY_LIST",
+        "EMPTY_SET",
+        "DICT",
+        "LIST",
+        "FROZENSET",
+        "REDUCE",
+        "NEWOBJ",
+        "NEWOBJ_EX",
+        "INST",
+        "OBJ",
+    }
+)
+
+
 def _operations(data: bytes) -> Iterator[tuple[str, Any, int]]:
+    containers = 0
     for count, (opcode, argument, position) in enumerate(pickletools.genops(io.BytesIO(data))):
         if count >= MAX_OPERATIONS:
-            raise PickleError(f"it has more than {MAX_OPERATIONS:,} operations")
+            raise TooLargeError(f"it has more than {MAX_OPERATIONS:,} operations")
+        containers += opcode.name in _MAKES_CONTAINER
+        if containers > MAX_CONTAINERS:
+            raise TooLargeError(f"it holds more than {MAX_CONTAINERS:,} containers")
         yield opcode.name, argument, position or 0
 
 
 def read(data: bytes) -> Contents:
     """Read one pickle that must fill `data` to its last byte. Raises PickleError when it does not make sense."""
     if len(data) > MAX_BYTES:
-        raise PickleError(f"it is larger than {MAX_BYTES:,} bytes")
+        raise TooLargeError(f"it is larger than {MAX_BYTES:,} bytes")
     machine = _Machine()
     position = end = 0
     operation = "the start"
@@ -286,7 +315,7 @@ def read(data: bytes) -> Contents:
             machine.run(operation, argument)
             end = position + 1
     except PickleError as error:
-        raise PickleError(f"at byte {position:,} ({operation}): {error}") from None
+        raise type(error)(f"at byte {position:,} ({operation}): {error}") from None
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise PickleError(f"at byte {position:,} (after {operation}): {error}") from None
     if operation != "STOP" or len(machine.stack) != 1 or machine.stack[0] is _MARK:

@@ -2,7 +2,7 @@
 
 Order of a publication: partial written through a hashing file, flushed and fsynced; seal in place; data renamed; folder
 fsynced. A reader sees no snapshot, or a whole one with its seal. When a name is overwritten, the new seal also accepts the
-old digest until the rename is durable.
+old digest until the rename is durable, and is durable itself before it.
 """
 
 import errno
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import BinaryIO, cast
 
-from lastgood.hashing import HashingFile
+from lastgood.hashing import HashingFile, file_sha256
 from lastgood.naming import partial_name, partial_of
 from lastgood.seal import Seal, parse_seal, seal_path, seal_text
 
@@ -49,6 +49,8 @@ def publish(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -
         text = seal_text(digest, name, _replaced(target, old_seal, name))
         sealed = True
         write_durably(seal_path(target), text.encode("utf-8", "surrogateescape"))
+        if text.startswith("#"):
+            fsync_folder(folder)  # a power cut must not keep the new bytes under the old seal
         os.replace(partial, target)
     except BaseException:
         _withdraw(partial, target, old_seal, sealed)
@@ -101,11 +103,19 @@ def _explained(error: OSError, partial: str, written: int) -> OSError:
 
 
 def _replaced(target: str, old_seal: bytes | None, name: str) -> tuple[str, ...]:
-    """Digests that the bytes now under `target` may have, which its next seal must accept until the rename is durable."""
-    if old_seal is None or not os.path.lexists(target):
+    """Digests that the bytes now under `target` may have, which its next seal must accept until the rename is durable.
+
+    Bytes without a usable seal are read for it: a seal of other bytes beside them would condemn them.
+    """
+    if not _is_there(target):
         return ()
-    seal = parse_seal(old_seal, name)
-    return (seal.sha256, *seal.replaced) if isinstance(seal, Seal) else ()
+    seal = None if old_seal is None else parse_seal(old_seal, name)
+    if isinstance(seal, Seal):
+        return (seal.sha256, *seal.replaced)
+    try:
+        return (file_sha256(target),)
+    except FileNotFoundError:
+        return ()  # a link to nowhere
 
 
 def _withdraw(partial: str, target: str, old_seal: bytes | None, sealed: bool) -> None:
@@ -180,6 +190,10 @@ def remove(path: str | os.PathLike[str]) -> None:
     partial = os.path.join(folder, partial_name(name))
     os.replace(target, partial)
     remove_if_there(seal_path(target))
+    try:
+        fsync_folder(folder)  # else a power cut may leave the seal alone, which no sweep would know for ours
+    except OSError:
+        pass  # the space is wanted back all the same
     remove_if_there(partial)
 
 
@@ -194,7 +208,7 @@ def sweep(folder: str | os.PathLike[str]) -> list[str]:
         final = partial_of(name)
         if final is None:
             continue
-        if not os.path.lexists(os.path.join(base, final)):
+        if not _is_there(os.path.join(base, final)):
             remove_if_there(seal_path(os.path.join(base, final)))
         remove_if_there(os.path.join(base, name))
         gone.append(name)
@@ -207,6 +221,15 @@ def remove_if_there(path: str) -> None:
         os.unlink(path)
     except FileNotFoundError:
         pass  # already as wished
+
+
+def _is_there(path: str) -> bool:
+    """Whether a name is taken. Raises OSError when that cannot be found out, which is not the same as no."""
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _read_if_there(path: str) -> bytes | None:

@@ -18,13 +18,15 @@ from lastgood.verdict import Verdict
 class Rung:
     """One candidate: where it is, its step (None when nothing tells), its identity, and its verdict once judged.
 
-    `identity.size` is in bytes; `mtime_ns` is the time of modification in nanoseconds.
+    `linked` says that another candidate name leads to the same file. `identity.size` is in bytes; `mtime_ns` is the time
+    of modification in nanoseconds.
     """
 
     path: Path
     step: int | None
     identity: Identity
     verdict: Verdict | None = None
+    linked: bool = False
 
     @property
     def name(self) -> str:
@@ -53,8 +55,9 @@ def scan(checkpoint_dir: str | os.PathLike[str], pattern: str | None = None) -> 
         rung = Rung(Path(checkpoint_dir) / entry.name, step, Identity.of(status))
         key = (status.st_dev, status.st_ino)
         other = found.get(key)
-        if other is None or _tells_more(rung, other, entry.is_symlink()):
-            found[key] = rung
+        if other is not None:
+            rung = replace(rung if _tells_more(rung, other, entry.is_symlink()) else other, linked=True)
+        found[key] = rung
     return choose.newest_first(found.values())
 
 

@@ -8,16 +8,18 @@ Seals that a supervisor makes for other people's files live in `.lastgood/seals/
 that changed since is a new arrival, and its old seal says nothing about it.
 """
 
+import errno
 import json
 import os
 import re
+import stat
 from dataclasses import dataclass
 
 from lastgood.contract import SEAL_SUFFIX, SEALS_DIR, STATE_DIR
 
 MAX_SEAL_BYTES = 1 << 20  # a list of files is a few hundred bytes; a larger one is not a seal
 
-_LINE = re.compile(r"(?P<escaped>\\?)(?P<digest>[0-9a-fA-F]{64})(?:[ \t]+(?P<name>.+?))?[ \t]*")
+_LINE = re.compile(r"(?P<escaped>\\?)(?P<digest>[0-9a-fA-F]{64})(?:[ \t]+(?P<name>[^ \t].*))?")
 _REPLACES = re.compile(r"#\s*replaces\s+([0-9a-f]{64})\s*")
 
 
@@ -121,18 +123,31 @@ def read_seal(snapshot: str | os.PathLike[str], identity: Identity) -> Seal | Se
     Raises OSError other than "not there" so that a read error is never taken for a missing seal.
     """
     path = os.fspath(snapshot)
-    try:
-        with open(seal_path(path), "rb") as file:
-            content = file.read(MAX_SEAL_BYTES + 1)
-    except (FileNotFoundError, NotADirectoryError):
+    found = _beside(path)
+    if found is None:
         return read_bound_seal(path, identity)
-    if len(content) > MAX_SEAL_BYTES:
-        found: Seal | SealDamaged = SealDamaged("seal-damaged: the seal file is larger than any list of digests")
-    else:
-        found = parse_seal(content, os.path.basename(path))
     if isinstance(found, SealDamaged):
         return read_bound_seal(path, identity) or found
     return found
+
+
+def _beside(path: str) -> Seal | SealDamaged | None:
+    """What the seal file beside a snapshot says; None when there is none."""
+    try:
+        descriptor = os.open(seal_path(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
+            return None
+        if error.errno in (errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO):
+            return SealDamaged(f"seal-damaged: the seal file cannot be read ({error.strerror})")
+        raise
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return SealDamaged("seal-damaged: what has the seal's name is not a regular file")
+        content = file.read(MAX_SEAL_BYTES + 1)
+    if len(content) > MAX_SEAL_BYTES:
+        return SealDamaged("seal-damaged: the seal file is larger than any list of digests")
+    return parse_seal(content, os.path.basename(path))
 
 
 def bound_seal_path(snapshot: str | os.PathLike[str]) -> str:
@@ -153,6 +168,6 @@ def read_bound_seal(snapshot: str | os.PathLike[str], identity: Identity) -> Sea
             found = json.loads(file.read(MAX_SEAL_BYTES))
         bound = Identity(found["inode"], found["size"], found["mtime_ns"], found["ctime_ns"])
         digest = str(found["sha256"])
-    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return Seal(digest) if bound == identity else None

@@ -3,6 +3,8 @@
 import time
 from typing import Any
 
+from lastgood.contract import SEAL_SUFFIX
+from lastgood.naming import rule_for
 from supervisor.adapters import places
 from supervisor.adapters.verifier import Verifier
 from supervisor.adapters.watcher import Watcher
@@ -13,6 +15,7 @@ from supervisor.trainer_side import Post, Say
 
 RESCAN_SECONDS_MIN = 0.1
 LOOK_SECONDS_MIN = 0.01
+LOOKS_APART_SECONDS = 0.1  # a trainer that writes its log into the directory must not keep a core busy
 
 
 class DirectorySide:
@@ -31,7 +34,9 @@ class DirectorySide:
         self._looking = False
         self._hinted: set[str] = set()
         self._look_at = 0.0
+        self._looked_at = 0.0
         self._rescan_at = 0.0
+        self._is_candidate = rule_for(settings.pattern)
         self._watcher = Watcher(directory, self._hint)
         self.watching = self._watcher.state
         """How new files are learnt of, in words."""
@@ -39,34 +44,41 @@ class DirectorySide:
     @property
     def due(self) -> float:
         """When it wants to be looked at next, in monotonic seconds."""
-        return min(self._look_at, self._rescan_at)
+        return self._rescan_at if self._looking else min(self._look_at, self._rescan_at)
 
     def _hint(self, name: str | None) -> None:
         """Called by the watcher's thread."""
+        if name is not None and self._is_candidate(name.removesuffix(SEAL_SUFFIX)) is False:
+            return
 
         def soon() -> None:
             if name is not None:
-                self._hinted.add(name)
-            self._look_at = 0.0
+                self._hinted.add(name.removesuffix(SEAL_SUFFIX))
+            self._look_at = min(self._look_at, self._looked_at + LOOKS_APART_SECONDS)
 
         self._mailbox.hand(soon)
 
-    def look_when_due(self, trainer_lives: bool) -> None:
+    def look_when_due(self, trainer_lives: bool) -> bool:
         """Look for arrivals when a hint, a settling file or the rescan asks for it, one look at a time.
 
-        Without a trainer nothing arrives, and the next look at the ladder sees all there is.
+        Without a trainer nothing arrives, and the next look at the ladder sees all there is. Returns whether this was the
+        time of a rescan.
         """
         now = time.monotonic()
-        if now >= self._rescan_at:
+        rescan = now >= self._rescan_at
+        if rescan:
             self._rescan_at = now + self._rescan_seconds
             self._watcher.check()
             self._look_at = 0.0
-        if now < self._look_at or self._looking:
-            return
-        self._look_at = float("inf")
-        if not trainer_lives:
-            return
+        if now >= self._look_at and not self._looking:
+            self._look_at = float("inf")
+            if trainer_lives:
+                self._start_look(now)
+        return rescan
+
+    def _start_look(self, now: float) -> None:
         self._looking = True
+        self._looked_at = now
         hinted, self._hinted = frozenset(self._hinted), set()
         self._worker.submit(lambda: self._look(hinted))
 
@@ -85,16 +97,17 @@ class DirectorySide:
         if again is not None:
             self._look_at = min(self._look_at, time.monotonic() + max(again, LOOK_SECONDS_MIN))
 
-    def drop_orphaned_seals(self) -> None:
-        """Seals whose snapshot is gone must not condemn a new file of that name."""
-        try:
-            places.drop_orphaned_seals(self._directory)
-        except OSError:
-            pass  # the look at the ladder that follows tells what is wrong with the directory
-
     def judge_ladder(self) -> None:
-        """Read the directory; tells LadderJudged or LadderUnreadable."""
-        self._worker.submit(lambda: self._post(self._verifier.judge_ladder()))
+        """Read the directory; tells LadderJudged or LadderUnreadable. No trainer lives: seals without data are orphans."""
+
+        def work() -> None:
+            try:
+                places.drop_orphaned_seals(self._directory)
+            except OSError:
+                pass  # the look that follows tells what is wrong with the directory
+            self._post(self._verifier.judge_ladder())
+
+        self._worker.submit(work)
 
     def seal(self, name: str) -> None:
         """Seal a snapshot that its writer outlived; tells SnapshotSealed."""

@@ -5,6 +5,7 @@ import os
 from dataclasses import asdict, dataclass
 
 from lastgood.contract import FAULTS_FILE, STATE_DIR
+from supervisor.jsonl import append_line
 from supervisor.proc import Identity
 
 
@@ -26,11 +27,7 @@ def _path(checkpoint_dir: str) -> str:
 
 def announce(checkpoint_dir: str, fault: Fault) -> None:
     """Write down a fault that is about to happen. Raises OSError: a fault that cannot be announced must not be done."""
-    descriptor = os.open(_path(checkpoint_dir), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        os.write(descriptor, json.dumps(asdict(fault)).encode("ascii") + b"\n")
-    finally:
-        os.close(descriptor)
+    append_line(_path(checkpoint_dir), json.dumps(asdict(fault)).encode("ascii"))
 
 
 def aimed_at(checkpoint_dir: str, target: Identity) -> Fault | None:
@@ -43,7 +40,7 @@ def aimed_at(checkpoint_dir: str, target: Identity) -> Fault | None:
     for line in reversed(lines):
         try:
             fault = Fault(**json.loads(line))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             continue
         if (fault.pid, fault.start_ticks) == (target.pid, target.start_ticks):
             return fault

@@ -1,6 +1,7 @@
 """What a trainer is started with: its arguments and its environment. Pure, but for finding the program."""
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -11,18 +12,10 @@ from supervisor.core.events import RungFact
 from supervisor.errors import UsageError
 from supervisor.settings import Settings
 
-_OURS = frozenset(
-    {
-        contract.ENV_RESUME_FROM,
-        contract.ENV_RESUME_STEP,
-        contract.ENV_INCARNATION,
-        contract.ENV_RUN_ID,
-        contract.ENV_SUPERVISED,
-        contract.ENV_CHECKPOINT_DIR,
-        "NOTIFY_SOCKET",  # the service manager talks to the supervisor, not to the trainer
-        "JOURNAL_STREAM",
-    }
-)
+_NOT_PASSED_ON = ("LASTGOOD_", "NOTIFY_SOCKET", "JOURNAL_STREAM")
+"""How names begin that are not the trainer's: those of another run, and what the service manager tells the supervisor."""
+
+_MARK = re.compile(r"\{(?:snapshot|step|dir)\}")
 
 
 def arguments(settings: Settings, directory: str, snapshot: RungFact | None) -> list[str]:
@@ -44,9 +37,8 @@ def arguments(settings: Settings, directory: str, snapshot: RungFact | None) -> 
 
 
 def _filled(word: str, values: Mapping[str, str]) -> str:
-    for mark, value in values.items():
-        word = word.replace(mark, value)
-    return word
+    """All at once: a folder may be called `{step}`."""
+    return _MARK.sub(lambda mark: values[mark[0]], word)
 
 
 def environment(
@@ -58,7 +50,7 @@ def environment(
     inherited: Mapping[str, str],
 ) -> dict[str, str]:
     """The trainer's environment: what the supervisor inherited, the settings' additions, and the contract's names."""
-    env = {name: value for name, value in inherited.items() if name not in _OURS}
+    env = {name: value for name, value in inherited.items() if not name.startswith(_NOT_PASSED_ON)}
     env.setdefault("PYTHONUNBUFFERED", "1")
     env |= settings.trainer.env
     env |= {
@@ -78,7 +70,7 @@ def check_program(settings: Settings, where: str) -> None:
     """Refuse a command whose program is not there. Raises UsageError, in one line."""
     cwd = settings.trainer.cwd
     if not os.path.isdir(cwd):
-        raise UsageError(f"{where}: trainer.cwd: {cwd} is not a folder; name the one the trainer starts in")
+        raise UsageError(f"{where}: trainer.cwd: {cwd!r} is not a folder; name the one the trainer starts in")
     program = arguments(settings, settings.checkpoints.dir, None)[0]
     search = settings.trainer.env.get("PATH", os.environ.get("PATH", os.defpath))
     found = shutil.which(os.path.join(cwd, program) if "/" in program else program, path=search)

@@ -2,8 +2,10 @@
 
 import os
 import queue
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+
+CLOSE_SECONDS = 15.0  # longer than a sweep; hashing a large file on storage that hangs must not hold up our own end
 
 Act = Callable[[], None]
 
@@ -13,29 +15,34 @@ class Mailbox:
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Act] = queue.SimpleQueue()
+        self._closing = threading.RLock()  # a signal handler may hand something over while its own thread does
         self.descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        """Readable while something waits."""
+        """Readable while something waits; -1 once closed."""
 
     def hand(self, act: Act) -> None:
-        """Hand over an act, from any thread or signal handler."""
-        self._queue.put(act)
-        os.eventfd_write(self.descriptor, 1)
+        """Hand over an act, from any thread or signal handler; after the mailbox was closed, nobody does it any more."""
+        with self._closing:
+            if self.descriptor >= 0:  # a closed descriptor's number may be another file's by now
+                self._queue.put(act)
+                os.eventfd_write(self.descriptor, 1)
 
     def run_all(self, wanted: Callable[[], bool]) -> None:
-        """Run what waits, as long as it is wanted."""
+        """Run what waits now, as long as it is wanted. What comes meanwhile waits for the next call, and says so."""
         try:
             os.eventfd_read(self.descriptor)
         except BlockingIOError:
             pass  # something else woke the loop
-        while wanted():
-            try:
-                self._queue.get_nowait()()
-            except queue.Empty:
+        for _ in range(self._queue.qsize()):
+            if not wanted():
                 return
+            self._queue.get_nowait()()
 
     def close(self) -> None:
-        """Close the descriptor; nothing may be handed over any more."""
-        os.close(self.descriptor)
+        """Close the descriptor; what is handed over from now on is dropped."""
+        with self._closing:
+            descriptor, self.descriptor = self.descriptor, -1
+            if descriptor >= 0:
+                os.close(descriptor)
 
 
 class Worker:
@@ -43,11 +50,19 @@ class Worker:
 
     def __init__(self, name: str, mailbox: Mailbox) -> None:
         self._mailbox = mailbox
-        self._pool = ThreadPoolExecutor(1, f"lastgood-{name}")
+        self._queue: queue.SimpleQueue[Act | None] = queue.SimpleQueue()
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name=f"lastgood-{name}", daemon=True)
+        self._thread.start()
 
     def submit(self, work: Act) -> None:
         """Have work done after what was submitted before."""
-        self._pool.submit(self._guarded, work)
+        self._queue.put(work)
+
+    def _work(self) -> None:
+        while (work := self._queue.get()) is not None:
+            if not self._closed:
+                self._guarded(work)
 
     def _guarded(self, work: Act) -> None:
         try:
@@ -56,8 +71,10 @@ class Worker:
             self._mailbox.hand(_raiser(error))
 
     def close(self) -> None:
-        """Finish what is under way, drop what is not."""
-        self._pool.shutdown(cancel_futures=True)
+        """Finish what is under way, unless that takes too long, and drop what is not."""
+        self._closed = True
+        self._queue.put(None)
+        self._thread.join(CLOSE_SECONDS)
 
 
 def _raiser(error: BaseException) -> Act:

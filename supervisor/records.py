@@ -39,6 +39,10 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
          "preset": "the preset in use", "ignored_settings": "settings this version accepts and does not act on"},
     ),
     "supervisor.ready": Kind("info", "The first trainer runs.", {}),
+    "supervisor.lock_lost": Kind(
+        "error", "The lock file was removed and another supervisor took the directory; this one ends.",
+        {"reason": "who has it"},
+    ),
     "supervisor.stopped": Kind("info", "The supervisor ends.", {"status": "its exit status"}),
     "trainer.spawned": Kind(
         "info",

@@ -20,6 +20,7 @@ from supervisor.core import machine
 from supervisor.core.memory import Memory
 from supervisor.core.state import Policy, State
 from supervisor.directory_side import DirectorySide
+from supervisor.errors import AlreadySupervisedError, UsageError
 from supervisor.mailbox import Mailbox
 from supervisor.records import CATALOGUE
 from supervisor.settings import Settings, inert
@@ -27,15 +28,20 @@ from supervisor.summary import summary
 from supervisor.trainer_side import TrainerSide
 
 STATUS_SECONDS = 0.5  # how often status.json is written at most
+PAUSED_SECONDS = (
+    2.0  # later than this, it was the supervisor that stood still, and the trainer may have spoken meanwhile
+)
+STALLS = frozenset({e.Deadline.STARTUP, e.Deadline.RUNNING, e.Deadline.EXIT})
 LINGER_SECONDS = 0.02  # how often those who were asked to stop are looked at after their shell has ended
 
 
 class Runtime:
-    """One supervisor's life over one checkpoint directory, whose lock the caller holds."""
+    """One supervisor's life over one checkpoint directory. `lock` is the descriptor that holds it; the caller closes it."""
 
-    def __init__(self, settings: Settings, run: statefile.RunFile, policy: Policy, journal: Journal) -> None:
+    def __init__(self, settings: Settings, run: statefile.RunFile, policy: Policy, journal: Journal, lock: int) -> None:
+        self.lock = lock
         self._settings = settings
-        self._directory = os.path.abspath(settings.checkpoints.dir)
+        self._directory = os.path.realpath(settings.checkpoints.dir)
         self._run = run
         self._policy = policy
         self._journal = journal
@@ -56,7 +62,6 @@ class Runtime:
         self._take_signals()
         self._want("run")
         self._say("supervisor.started", self._introduction())
-        self._files.drop_orphaned_seals()
         self._act(*machine.begin(self._state))
         try:
             while self._status is None:
@@ -64,7 +69,9 @@ class Runtime:
                 self._mailbox.run_all(lambda: self._status is None)
                 self._pass_deadlines()
                 self._trainer.collect_exit()
-                self._files.look_when_due(self._trainer.lives)
+                if self._files.look_when_due(self._trainer.lives):
+                    self._trainer.reap()
+                    self._keep_lock()
                 self._write_status()
         finally:
             self._close()
@@ -104,8 +111,11 @@ class Runtime:
 
     def _pass_deadlines(self) -> None:
         now = time.monotonic()
-        for deadline in [d for d, at in self._deadlines.items() if at <= now]:
-            if self._deadlines.pop(deadline, None) is not None:
+        due = {deadline: at for deadline, at in self._deadlines.items() if at <= now}
+        for deadline, at in due.items():
+            if now - at > PAUSED_SECONDS and deadline in STALLS:
+                self._deadlines[deadline] = now + PAUSED_SECONDS
+            elif self._deadlines.pop(deadline, None) is not None:
                 self._decide(e.DeadlinePassed(deadline, self._state.incarnation))
 
     def _act(self, state: State, orders: tuple[c.Command, ...]) -> None:
@@ -143,6 +153,23 @@ class Runtime:
                 self._save_memory(memory)
             case c.Exit(status):
                 self._status = int(status)
+
+    def _keep_lock(self) -> None:
+        """Take the lock anew when somebody removed its file; when another supervisor has it by now, end."""
+        if statefile.still_locked(self._directory, self.lock):
+            return
+        try:
+            statefile.prepare(self._directory)
+            lock = statefile.lock(self._directory)
+        except AlreadySupervisedError as error:
+            self._say("supervisor.lock_lost", {"reason": str(error)})
+            self._post(e.StopRequested(signal.SIGTERM))
+        except (UsageError, OSError):
+            pass  # the directory is away or cannot be written; tried again at the next rescan
+        else:
+            os.close(self.lock)
+            self.lock = lock
+            self._save_memory(self._state.memory)
 
     def _say_ready(self) -> None:
         if self._trainer.lives and not self._ready:
@@ -189,7 +216,9 @@ class Runtime:
             pass  # it is only for looking at, and is written again in a moment
 
     def _close(self) -> None:
-        """Leave nothing behind: no trainer, no thread."""
+        """Leave nothing behind: no trainer, no thread. The status is decided, so that signals no longer matter."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
         self._trainer.close()
         self._files.close()
         self._write_status()

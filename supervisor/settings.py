@@ -7,9 +7,11 @@ were set: a setting that does nothing must not look as if it did.
 import itertools
 import re
 import shlex
-from typing import Annotated, Any, Literal
+import warnings
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from lastgood.keep import Keep
 from lastgood.naming import rule_for
@@ -17,6 +19,9 @@ from supervisor.core.budget import Limits
 from supervisor.core.state import Policy, Resume, Stall
 from supervisor.errors import nearest
 from supervisor.presets import PRESETS, Preset
+from supervisor.setting_values import Seconds, Switch, Variables, Word, Words
+
+T = TypeVar("T")
 
 _NOT_YET: dict[str, Any] = {"not_yet": True}
 
@@ -25,52 +30,29 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-def _words(value: object) -> object:
-    """A command given as one string is split as a shell would split it."""
-    if isinstance(value, str):
-        return shlex.split(value)
-    if isinstance(value, list):
-        return [str(word) if isinstance(word, int | float) and not isinstance(word, bool) else word for word in value]
-    return value
-
-
-def _texts(value: object) -> object:
-    """Environment values may be written as numbers."""
-    if isinstance(value, dict):
-        return {
-            key: str(v) if isinstance(v, int | float) and not isinstance(v, bool) else v for key, v in value.items()
-        }
-    return value
-
-
-def _number(value: object) -> object:
-    """Seconds may be written without a decimal point."""
-    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-Seconds = Annotated[float, BeforeValidator(_number), Field(ge=0)]
-
-
 class Run(_Part):
     """What the run is."""
 
     name: str = Field("run", min_length=1, description="How records, units and people call it.")
     final_step: int | None = Field(
-        None, ge=1, description="The run is done when it reaches this step. null: when the trainer exits with 0."
+        None,
+        ge=1,
+        le=2**53,
+        description="The run is done when it reaches this step. null: when the trainer exits with 0.",
     )
 
 
 class Trainer(_Part):
     """How the trainer is started, told to resume, and stopped."""
 
-    command: Annotated[list[str], BeforeValidator(_words)] = Field(
+    command: Words = Field(
         default_factory=list, description="A list of arguments, or one string split as a shell would split it."
     )
     preset: str | None = Field(
         None,
         description="Which kind of trainer it is: lastgood or command. null: lastgood for `-m trainer`, else command.",
     )
-    resume: str | None = Field(
+    resume: Word | None = Field(
         None, description="env, self, never, or arguments with {snapshot}, {step}, {dir}. null: as the preset does."
     )
     step_pattern: str | None = Field(
@@ -78,13 +60,11 @@ class Trainer(_Part):
     )
     heartbeat: str | None = Field(None, description="A file whose mtime is a life sign.", json_schema_extra=_NOT_YET)
     pre_start: str | None = Field(None, description="A command before each start.", json_schema_extra=_NOT_YET)
-    cwd: str = Field(".", description="Working directory of the trainer.")
-    env: Annotated[dict[str, str], BeforeValidator(_texts)] = Field(
+    cwd: Word = Field(".", description="Working directory of the trainer.")
+    env: Variables = Field(
         default_factory=dict, description="Variables added to its environment; their values never reach a record."
     )
-    standby: Literal["auto", "on", "off"] | bool = Field(
-        "auto", description="Start the next process in advance.", json_schema_extra=_NOT_YET
-    )
+    standby: Switch = Field("auto", description="Start the next process in advance.", json_schema_extra=_NOT_YET)
     grace_seconds: Seconds = Field(60.0, description="Time between asking it to stop and SIGKILL; longer than a save.")
 
 
@@ -99,7 +79,7 @@ class KeepSettings(_Part):
 class Checkpoints(_Part):
     """Where snapshots appear and what is kept of them."""
 
-    dir: str = Field("", description="The checkpoint directory.")
+    dir: Word = Field("", description="The checkpoint directory.")
     pattern: str | None = Field(
         None, description="Names of snapshots: ckpt_{step}.pt, or a regular expression. null: the preset's."
     )
@@ -111,7 +91,9 @@ class Checkpoints(_Part):
         3, ge=2, description="Sealed copies kept of a file overwritten in place.", json_schema_extra=_NOT_YET
     )
     settle_seconds: Seconds = Field(1.0, description="A file unchanged for this long is no longer being written.")
-    rescan_seconds: Seconds = Field(5.0, description="How often the directory is read whatever the file events say.")
+    rescan_seconds: Seconds = Field(
+        5.0, le=86_400, description="How often the directory is read whatever the file events say."
+    )
 
 
 class Restarts(_Part):
@@ -168,6 +150,14 @@ class Settings(_Part):
     log: Log = Log()
     metrics: Metrics = Metrics()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_sections_count_as_absent(cls, tree: Any) -> Any:
+        """`restarts:` with everything below it commented out."""
+        if not isinstance(tree, dict):
+            return tree
+        return {key: part for key, part in tree.items() if part is not None or key not in cls.model_fields}
+
     @model_validator(mode="after")
     def _fits_together(self) -> "Settings":
         _check(self)
@@ -181,7 +171,7 @@ class Settings(_Part):
     @property
     def bundled(self) -> bool:
         """Whether the command runs the bundled trainer."""
-        words = self.trainer.command
+        words = itertools.takewhile(lambda word: not word.endswith(".py"), self.trainer.command)
         return any(pair == ("-m", "trainer") for pair in itertools.pairwise(words))
 
     @property
@@ -220,6 +210,7 @@ class Settings(_Part):
             stall=Stall(self.stall.startup_seconds, self.stall.running_seconds, self.stall.exit_seconds),
             grace_seconds=self.trainer.grace_seconds,
             allow_fresh_start=allow_fresh_start,
+            low_steps_max=1 if self.preset_name == "lastgood" or self.trainer.step_pattern else 2,
         )
 
 
@@ -242,8 +233,8 @@ def _check(settings: Settings) -> None:
         raise ValueError("checkpoints.dir: it is not said where snapshots appear; write a folder, out/my-run")
     _check_resume(settings)
     _check_patterns(settings)
-    if checkpoints.keep is not None:
-        _keyed("checkpoints.keep.last", lambda: Keep(checkpoints.keep.last))
+    if (keep := checkpoints.keep) is not None:
+        _keyed("checkpoints.keep.last", lambda: Keep(keep.last))
     first, largest = settings.restarts.backoff_seconds
     if first > largest:
         raise ValueError(f"restarts.backoff_seconds: the first delay {first} is larger than the largest {largest}")
@@ -264,18 +255,25 @@ def _check_resume(settings: Settings) -> None:
 
 def _check_patterns(settings: Settings) -> None:
     _keyed("checkpoints.pattern", lambda: rule_for(settings.pattern))
-    try:
-        groups = re.compile(settings.step_pattern).groupindex
-    except re.error as error:
-        raise ValueError(f"trainer.step_pattern: not a regular expression ({error})") from None
+    groups = _keyed("trainer.step_pattern", lambda: compiled(settings.step_pattern)).groupindex
     if "step" not in groups:
         raise ValueError("trainer.step_pattern: it has no group named step; write (?P<step>\\d+) where the step is")
 
 
-def _keyed(key: str, attempt: Any) -> None:
+def compiled(step_pattern: str) -> re.Pattern[bytes]:
+    """A step pattern as it is used: on lines of bytes. Raises ValueError."""
     try:
-        attempt()
-    except ValueError as error:
+        return re.compile(step_pattern.encode(), re.MULTILINE)
+    except re.error as error:
+        raise ValueError(f"not a regular expression for bytes ({error})") from None
+
+
+def _keyed(key: str, attempt: Callable[[], T]) -> T:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a pattern may be read differently by a later Python
+            return attempt()
+    except (ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"{key}: {error}") from None
 
 

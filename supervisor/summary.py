@@ -1,5 +1,6 @@
 """One summary of a run's state, for everything that shows it: status.json, `lastgood status`, and what comes later. Pure."""
 
+import math
 from typing import Any
 
 from supervisor.core.state import Policy, State
@@ -17,7 +18,7 @@ def summary(state: State, policy: Policy, context: dict[str, Any]) -> dict[str, 
         "phase": str(state.phase),
         "incarnation": memory.incarnation,
         "step": life.reported,
-        "loss": life.loss,
+        "loss": _number(life.loss),
         "final_step": policy.final_step,
         "high_water": memory.high_water,
         "reached": memory.reached,
@@ -35,3 +36,8 @@ def summary(state: State, policy: Policy, context: dict[str, Any]) -> dict[str, 
             for rung in state.rungs[:20]
         ],
     }
+
+
+def _number(value: float | None) -> float | str | None:
+    """A number as JSON can hold it: there is none for nan and the infinities, which are told in words."""
+    return value if value is None or math.isfinite(value) else str(value)

@@ -13,7 +13,7 @@ from supervisor.adapters.output import OutputDrain
 from supervisor.adapters.process import Child
 from supervisor.core import events as e
 from supervisor.mailbox import Mailbox, Worker
-from supervisor.proc import Identity, is_alive
+from supervisor.proc import Identity, is_alive, reap_orphans, snapshot
 from supervisor.settings import Settings
 
 SWEEP_SECONDS = 10.0  # a killed process of 100 GB needs a few seconds to give its memory back
@@ -40,6 +40,7 @@ class TrainerSide:
         self._incarnation = 0
         self._drain: OutputDrain | None = None
         self._asked: list[Identity] = []
+        self._born_before = _children()
         self.leader: Identity | None = None
         """The present or last trainer's leader."""
 
@@ -68,8 +69,11 @@ class TrainerSide:
             return
         self._child, self.leader, self._asked, self._incarnation = child, child.identity, [], incarnation
         self._poll.register(child.pidfd, select.POLLIN)
-        self._drain = self._start_drain(child, incarnation)
-        self._post(e.TrainerSpawned(incarnation, child.identity.pid))
+        self._post(e.TrainerSpawned(incarnation, child.identity.pid))  # before its first step can be told
+        try:
+            self._drain = self._start_drain(child, incarnation)
+        except (OSError, RuntimeError):
+            self.kill_tree()  # a trainer that nobody hears would stand still at a full pipe; its death is told as any other
 
     def _start_drain(self, child: Child, incarnation: int) -> OutputDrain:
         def on_step(step: int, loss: float | None, _lines: int) -> None:
@@ -119,17 +123,27 @@ class TrainerSide:
 
     @property
     def _marker(self) -> tuple[str, str]:
-        return contract.ENV_RUN_ID, self._run_id
+        """What all processes of this directory's runs carry: also of a run that `--new-run` or a lost run.json has ended,
+        and not of a copy of the directory.
+        """
+        return contract.ENV_CHECKPOINT_DIR, self._directory
+
+    def reap(self) -> None:
+        """Collect adopted processes that have ended."""
+        reap_orphans({self.leader.pid} if self.leader is not None else ())
 
     def kill_tree(self) -> None:
         """SIGKILL to all that belongs to the living trainer; its exit is told as any other."""
         leader = self.leader
         if self._child is None or leader is None:
             return
-        kept = (leader.pid,)
-        self._killer.submit(
-            lambda: _ignore(tree.sweep(leader, self._marker, limit_seconds=SWEEP_SECONDS, keep_unreaped=kept))
-        )
+        self._killer.submit(lambda: _ignore(self._swept(leader)))
+
+    def _swept(self, leader: Identity | None) -> list[Identity]:
+        """Kill all that belongs to the run, but not what this process had started before it became the supervisor."""
+        kept = () if leader is None or self._child is None else (leader.pid,)
+        before = self._born_before
+        return tree.sweep(leader, self._marker, exclude=before, limit_seconds=SWEEP_SECONDS, keep_unreaped=kept)
 
     def sweep_tree(self, incarnation: int) -> None:
         """Kill what is left of a dead trainer, or of a supervisor before this one; tells TreeSwept."""
@@ -137,8 +151,8 @@ class TrainerSide:
         first = leader is None  # no trainer of this supervisor has lived yet: an earlier one left this
 
         def work() -> None:
-            found = [identity.pid for identity in tree.members(leader, self._marker)]
-            left = tree.sweep(leader, self._marker, limit_seconds=SWEEP_SECONDS)
+            found = [one.pid for one in tree.members(leader, self._marker, exclude=self._born_before)]
+            left = self._swept(leader)
             if first and found:
                 self._mailbox.hand(lambda: self._say("trainer.leftover_ended", {"pids": found}))
             self._post(e.TreeSwept(incarnation, tuple(identity.pid for identity in left)))
@@ -148,10 +162,16 @@ class TrainerSide:
     def close(self) -> None:
         """Leave no trainer and no thread."""
         if self._child is not None:
-            tree.sweep(self._child.identity, self._marker, limit_seconds=SWEEP_SECONDS)
+            self._swept(self._child.identity)
             self._last_lines()
             self._child.close()
         self._killer.close()
+
+
+def _children() -> tuple[int, ...]:
+    """Children of this process now: a shell that started them and then became the supervisor, as containers do."""
+    this = os.getpid()
+    return tuple(stat.pid for stat in snapshot().values() if stat.parent == this)
 
 
 def _ignore(_: object) -> None:

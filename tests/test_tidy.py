@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 SOURCES = sorted(path for room in ("lastgood", "supervisor", "trainer") for path in (ROOT / room).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 FUNCTION_LINES_MAX = 70
-FILE_LINES_MAX = 300
+FILE_LINES_MAX = 330
 PURE_LIBRARY = {"contract", "verdict", "naming", "choose", "keep"}
 PURE_BUILTINS = {"os", "re", "collections", "dataclasses", "enum", "typing", "errno", "random", "signal"}
 
@@ -91,7 +91,7 @@ def test_structlog_has_one_importer() -> None:
 
 @pytest.mark.parametrize("path", [*SOURCES, *TESTS], ids=rooms)
 def test_functions_and_files_stay_short(path: Path) -> None:
-    """70 lines a function, 300 a source file."""
+    """70 lines a function, 330 a source file."""
     for function in functions(path):
         assert (function.end_lineno or 0) - function.lineno < FUNCTION_LINES_MAX, function.name
     if path in SOURCES:

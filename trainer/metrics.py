@@ -45,4 +45,7 @@ def record(metrics: int, step: int, loss: float, norm: float, lr: float, tokens_
         "time": time.time(),
         "incarnation": int(incarnation) if incarnation.isdecimal() else 1,
     }
-    os.write(metrics, json.dumps(line).encode() + b"\n")
+    try:
+        os.write(metrics, json.dumps(line).encode() + b"\n")
+    except OSError as error:
+        print(f"warning: metrics of step {step} are lost: {error.strerror}", flush=True)

@@ -56,8 +56,8 @@ def train(settings: Settings) -> int:
     }
     with (
         caught_signals() as stop,
-        open_metrics(settings.out_dir) as metrics,
         open_manager(settings) as manager,
+        open_metrics(settings.out_dir) as metrics,
     ):
         payload = load(manager, start)
         args = shape_of_model(settings, vocab_size, payload)
@@ -283,7 +283,9 @@ def open_manager(settings: Settings) -> Iterator[CheckpointManager]:
     manager = CheckpointManager(settings.out_dir, max_to_keep=settings.max_to_keep)
     try:
         manager.hold()  # two trainers in one folder would undo each other's work
-    except (OSError, RuntimeError) as error:
+    except OSError as error:
+        raise UsageError("out_dir", f"{settings.out_dir} cannot be written ({error.strerror}); choose another") from None
+    except RuntimeError as error:
         raise UsageError("out_dir", f"{one_line(error)}; choose another, or end that process") from None
     try:
         yield manager

@@ -21,6 +21,9 @@ from lastgood.verdict import Kind, Proof
 
 _END_OF_DIRECTORY = b"PK\x05\x06"
 _END_BYTES = 22  # of an end of the central directory without its comment
+_COMMENT_BYTES_MAX = 0xFFFF
+_ZIP64 = 0xFFFFFFFF  # stands for a number that is in the zip64 records
+_ZIP64_END_BYTES = 56 + 20  # of the zip64 end record and its locator
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 
 ITEM_BYTES = {
@@ -71,6 +74,7 @@ def records(file: BinaryIO) -> list[Record]:
 
 def _directory(file: BinaryIO, size: int) -> tuple[list[zipfile.ZipInfo], int]:
     """The central directory's entries and where it begins. It must end the file, and the first record must begin it."""
+    _check_end(file, size)
     try:
         with zipfile.ZipFile(file) as archive:
             entries, directory, comment = archive.infolist(), archive.start_dir, archive.comment
@@ -90,6 +94,19 @@ def _directory(file: BinaryIO, size: int) -> tuple[list[zipfile.ZipInfo], int]:
     if first != 0:
         raise DamageError(Kind.CORRUPT, f"its first record begins at byte {first:,}, not at the first")
     return entries, directory
+
+
+def _check_end(file: BinaryIO, size: int) -> None:
+    """Refuse an end record whose directory does not lie just before it, before anybody reads as much as it says."""
+    file.seek(max(0, size - _COMMENT_BYTES_MAX - _END_BYTES))
+    tail = file.read()
+    at = tail.rfind(_END_OF_DIRECTORY)
+    if at < 0 or at + _END_BYTES > len(tail):
+        return  # without an end it is truncated, as the archive's reader will find
+    length, offset = struct.unpack("<2L", tail[at + 12 : at + 20])
+    end = size - len(tail) + at
+    if _ZIP64 not in (length, offset) and offset + length not in (end, end - _ZIP64_END_BYTES):
+        raise DamageError(Kind.CORRUPT, "its central directory is not where the end of the archive says")
 
 
 def _directory_damage(file: BinaryIO, size: int, error: Exception) -> DamageError:
@@ -216,7 +233,11 @@ def _check_packed(file: BinaryIO, found: list[Record]) -> None:
                 with archive.open(record.name) as part:
                     while part.read(1 << 20):
                         pass
-            except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+            except OSError as error:
+                if error.errno is not None:
+                    raise
+                raise DamageError(Kind.CORRUPT, f"compressed record {record.name!r} is damaged ({error})") from None
+            except Exception as error:  # noqa: BLE001 - each compression has errors of its own
                 raise DamageError(Kind.CORRUPT, f"compressed record {record.name!r} is damaged ({error})") from None
 
 
@@ -232,6 +253,8 @@ def _check_storages(file: BinaryIO, found: list[Record]) -> str:
         return "; its data.pkl is no pickle, so no storages were counted"
     try:
         contents = pickles.read(data)
+    except pickles.TooLargeError as error:
+        return f"; its data.pkl was not read, so no storages were counted: {error}"
     except pickles.PickleError as error:
         raise DamageError(Kind.CORRUPT, f"its data.pkl is no whole pickle: {error}") from None
     prefix = pickle.name.removesuffix("data.pkl")

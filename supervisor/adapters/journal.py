@@ -3,18 +3,24 @@
 Writing a record never raises: a full disk, a closed pipe or a terminal that went away must not end a supervisor.
 """
 
+import io
 import json
 import logging
 import math
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any, TextIO
 
 import structlog
 
+from supervisor.jsonl import append_line
+
 PRIORITIES = {"info": 6, "warning": 4, "error": 3}  # syslog's, as the journal reads them from a <N> prefix
 LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 TEXT_CHARACTERS_MAX = 4000  # of one value; a record is a line, not a log
+DEPTH_MAX = 8  # of values within values; a record is flat, and a value that holds itself must end
+INTEGER_MAX = (1 << 63) - 1  # larger ones are no numbers to most readers of JSON
 
 
 class Journal:
@@ -23,81 +29,133 @@ class Journal:
     def __init__(
         self, run: str, run_id: str, events_path: str, shape: str, level: str, stream: TextIO | None = None
     ) -> None:
-        self._bound = {"run": run, "run_id": run_id}
+        self._bound = {"run": _plain(run), "run_id": run_id}
         self._events_path = events_path
-        self._stream = sys.stdout if stream is None else stream
+        self._stream: TextIO | None = sys.stdout if stream is None else stream  # None: started with it closed
         self._least = LEVELS[level]
         self._stamp = structlog.processors.TimeStamper(fmt="iso", utc=True, key="timestamp")
         self._renderer = self._text_renderer() if shape == "text" else _json
         self._priorities = shape == "json" and _is_journal(self._stream)
         self._seq = 0
+        self._cut_short = False
         self.lost = 0
+        """How many records events.jsonl did not take."""
 
     def _text_renderer(self) -> Any:
-        return structlog.dev.ConsoleRenderer(colors=self._stream.isatty(), pad_event_to=22, sort_keys=False)
+        return structlog.dev.ConsoleRenderer(colors=_is_terminal(self._stream), pad_event_to=22, sort_keys=False)
 
-    def write(self, event: str, level: str, incarnation: int, fields: dict[str, Any]) -> None:
-        """Write one record everywhere it goes."""
+    def write(self, event: str, level: str, incarnation: int, fields: Mapping[Any, Any]) -> None:
+        """Write one record everywhere it goes. What every record has is not replaced by a field of the same name."""
         self._seq += 1
-        entry: dict[str, Any] = {"event": event, "level": level}
-        entry = dict(self._stamp(None, level, entry))
-        entry |= {
-            **self._bound,
-            "incarnation": incarnation,
-            "seq": self._seq,
-            **{k: _plain(v) for k, v in fields.items()},
-        }
+        entry = dict(self._stamp(None, level, {"event": event, "level": level}))
+        entry |= {**self._bound, "incarnation": incarnation, "seq": self._seq}
+        entry = entry | _plain(fields) | entry
         self._append(_json(None, level, entry))
         if LEVELS[level] >= self._least:
             self._show(level, entry)
 
     def _append(self, line: str) -> None:
         try:
-            descriptor = os.open(self._events_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            try:
-                os.write(descriptor, line.encode("ascii", "backslashreplace") + b"\n")
-            finally:
-                os.close(descriptor)
+            append_line(self._events_path, line.encode("ascii"))
         except OSError:
             self.lost += 1  # told in status.json; the record is on standard output all the same
 
     def _show(self, level: str, entry: dict[str, Any]) -> None:
         shown = dict(entry)
         if self._renderer is not _json:
-            shown = {k: v for k, v in entry.items() if k not in ("run", "run_id", "seq")}
+            shown = {_visible(k): _visible(v) for k, v in entry.items() if k not in ("run", "run_id", "seq")}
             shown["timestamp"] = shown["timestamp"][11:19]
         prefix = f"<{PRIORITIES[level]}>" if self._priorities else ""
-        text = f"{prefix}{self._renderer(None, level, shown)}\n"
         try:
-            self._stream.write(text.encode("utf-8", "backslashreplace").decode("utf-8"))
-            self._stream.flush()
+            self._put(f"{prefix}{self._renderer(None, level, shown)}\n")
         except (OSError, ValueError):
             pass  # nobody listens any more; events.jsonl has it
 
+    def _put(self, text: str) -> None:
+        """Past the stream's buffer: what a broken pipe refused would wait there, and spoil the exit status at the end."""
+        stream = self._stream
+        if stream is None:
+            return
+        encoding = getattr(stream, "encoding", None) or "utf-8"
+        data = text.encode(encoding, "backslashreplace")
+        try:
+            descriptor = stream.fileno()
+        except io.UnsupportedOperation:
+            stream.write(data.decode(encoding))
+            stream.flush()
+            return
+        stream.flush()
+        rest = memoryview(b"\n" + data if self._cut_short else data)
+        while rest:
+            count = os.write(descriptor, rest)
+            self._cut_short, rest = count < len(rest), rest[count:]
+
 
 def _json(_logger: Any, _method: str, entry: Any) -> str:
-    return json.dumps(entry, default=repr, ensure_ascii=True)
+    return json.dumps(entry, ensure_ascii=True)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, depth: int = 0) -> Any:
     """A value that any record may hold: text cut to a sane length, everything else as JSON has it."""
-    if isinstance(value, str):
-        text = value.encode("utf-8", "backslashreplace").decode("utf-8")
-        return text if len(text) <= TEXT_CHARACTERS_MAX else text[:TEXT_CHARACTERS_MAX] + "…"
-    if isinstance(value, dict):
-        return {_plain(str(key)): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # JSON has no such numbers
-    return value
+    match value:
+        case None | bool():
+            return value
+        case int():
+            return int(value) if abs(value) <= INTEGER_MAX else _cut(hex(value))
+        case float():
+            return float(value) if math.isfinite(value) else str(float(value))  # JSON has no such numbers
+        case str():
+            return _cut(value)
+        case bytes() | bytearray():
+            return _cut(value[: TEXT_CHARACTERS_MAX + 1].decode("utf-8", "backslashreplace"))
+        case os.PathLike():
+            return _plain(os.fspath(value), depth)
+        case Mapping() | list() | tuple() | set() | frozenset() if depth >= DEPTH_MAX:
+            return "…"
+        case Mapping():
+            return {str(_plain(key, depth + 1)): _plain(item, depth + 1) for key, item in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [_plain(item, depth + 1) for item in value]
+    return _cut(_described(value))
 
 
-def _is_journal(stream: TextIO) -> bool:
+def _described(value: object) -> str:
+    try:
+        return repr(value)
+    except Exception:  # noqa: BLE001 - whatever it is, it must not cost the record it stands in
+        return f"<{type(value).__name__}>"
+
+
+def _cut(text: str) -> str:
+    """Text as any encoder and any reader takes it; bytes of a file name that are no UTF-8 are shown as escapes."""
+    head = str(text[: TEXT_CHARACTERS_MAX + 1])
+    try:
+        raw = head.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raw = head.encode("utf-8", "backslashreplace")
+    shown = raw.decode("utf-8", "backslashreplace")
+    return shown if len(shown) <= TEXT_CHARACTERS_MAX else shown[:TEXT_CHARACTERS_MAX] + "…"
+
+
+def _visible(value: Any) -> Any:
+    """A value as a line on a terminal shows it: whatever ends a line or steers a terminal is an escape."""
+    if not isinstance(value, str):
+        return value  # lists and the like are shown as Python writes them, which has no such characters
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in value)
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:
+        return False  # it is closed
+
+
+def _is_journal(stream: TextIO | None) -> bool:
     """Whether the stream is what systemd said is connected to its journal."""
     device, _, inode = os.environ.get("JOURNAL_STREAM", "").partition(":")
     try:
-        status = os.fstat(stream.fileno())
+        status = os.fstat(stream.fileno()) if stream is not None else None
     except (OSError, ValueError):
         return False
-    return (device, inode) == (str(status.st_dev), str(status.st_ino))
+    return status is not None and (device, inode) == (str(status.st_dev), str(status.st_ino))

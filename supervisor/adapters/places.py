@@ -1,62 +1,110 @@
 """Where snapshots go when they must leave the trainer's sight, and how retention takes them away."""
 
+import errno
 import json
 import os
 import time
 from typing import Any
 
 from lastgood.contract import QUARANTINE_DIR, SEAL_SUFFIX, STATE_DIR
-from lastgood.publish import fsync_folder, remove, remove_if_there
-from lastgood.seal import bound_seal_path, seal_path
+from lastgood.publish import fsync_folder, remove, remove_if_there, write_durably
+from lastgood.seal import MAX_SEAL_BYTES, Seal, bound_seal_path, parse_seal, seal_path
+
+REASON_FILE = "reason.json"
+FOLDER_BYTES_MAX = 240  # a name may have 255 bytes, and a number may follow
 
 
 def set_aside(checkpoint_dir: str, name: str, finding: dict[str, Any]) -> str:
-    """Move a snapshot and its seal into quarantine with `finding` beside them; returns where it is now. Raises OSError.
+    """Move a snapshot and its seal into quarantine with `finding` beside them; returns where it is now.
 
-    The data goes before its seal: cut in between, an orphaned seal is left, which `drop_orphaned_seals` takes away.
+    Raises OSError, with everything as it was, when the snapshot cannot be moved. The data goes before its seal: cut in
+    between, an orphaned seal is left, which `drop_orphaned_seals` takes away. On a full disk it goes without the finding,
+    since what must leave the trainer's sight cannot wait.
     """
     base = os.path.join(checkpoint_dir, STATE_DIR, QUARANTINE_DIR)
     os.makedirs(base, exist_ok=True)
     place = _fresh_folder(base, f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{name}")
-    with open(os.path.join(place, "reason.json"), "w", encoding="ascii") as file:
-        json.dump(finding, file, default=repr, indent=1)
-        file.write("\n")
     source, target = os.path.join(checkpoint_dir, name), os.path.join(place, name)
     try:
+        _write_reason(place, finding)
         os.rename(source, target)
-    except FileNotFoundError:
-        os.unlink(os.path.join(place, "reason.json"))
-        os.rmdir(place)
+    except OSError:
+        _give_up(place)
         raise
     for seal in (seal_path(source), bound_seal_path(source)):
-        if os.path.exists(seal):
-            os.rename(seal, os.path.join(place, os.path.basename(seal)))
+        _move_if_there(seal, place)
     for folder in (place, base, checkpoint_dir):
-        fsync_folder(folder)
+        _settle(folder)
     return target
 
 
 def _fresh_folder(base: str, name: str) -> str:
+    stem = os.fsdecode(os.fsencode(name)[:FOLDER_BYTES_MAX])
     for number in range(1000):
-        place = os.path.join(base, name if number == 0 else f"{name}.{number}")
+        place = os.path.join(base, stem if number == 0 else f"{stem}.{number}")
         try:
             os.mkdir(place)
             return place
         except FileExistsError:
             continue
-    raise FileExistsError(f"{base} holds a thousand folders called {name}")
+    raise FileExistsError(errno.EEXIST, "there are a thousand folders of that name", os.path.join(base, stem))
+
+
+def _write_reason(place: str, finding: dict[str, Any]) -> None:
+    text = json.dumps(finding, default=repr, indent=1) + "\n"
+    try:
+        write_durably(os.path.join(place, REASON_FILE), text.encode("ascii"))
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+
+
+def _give_up(place: str) -> None:
+    try:
+        remove_if_there(os.path.join(place, REASON_FILE))
+        os.rmdir(place)
+    except OSError:
+        pass  # the first error is the one to tell
+
+
+def _move_if_there(path: str, place: str) -> None:
+    try:
+        os.rename(path, os.path.join(place, os.path.basename(path)))
+    except OSError:
+        pass  # there is none; or it stays behind as an orphan, which is dropped like any other
+
+
+def _settle(folder: str) -> None:
+    try:
+        fsync_folder(folder)
+    except OSError:
+        pass  # it is moved; after a power cut it may be back, and is judged again
 
 
 def drop_orphaned_seals(checkpoint_dir: str) -> list[str]:
     """Remove seals whose snapshot is gone, so that they cannot condemn a new file of that name. Raises OSError.
 
-    Only while no trainer lives: a publication puts the seal in place before its data.
+    Only while no trainer lives: a publication puts the seal in place before its data. What merely is called like a seal,
+    such as a list of other files' digests, condemns nothing and is left alone.
     """
     names = set(os.listdir(checkpoint_dir))
-    orphans = sorted(n for n in names if n.endswith(SEAL_SUFFIX) and n.removesuffix(SEAL_SUFFIX) not in names)
+    lonely = sorted(n for n in names if n.endswith(SEAL_SUFFIX) and n.removesuffix(SEAL_SUFFIX) not in names)
+    orphans = [name for name in lonely if _is_seal(os.path.join(checkpoint_dir, name))]
     for name in orphans:
         remove_if_there(os.path.join(checkpoint_dir, name))
     return orphans
+
+
+def _is_seal(path: str) -> bool:
+    """Whether a file holds the digest of the snapshot that it is called after."""
+    if not os.path.isfile(path):
+        return False
+    try:
+        with open(path, "rb") as file:
+            content = file.read(MAX_SEAL_BYTES)
+    except OSError:
+        return False  # what cannot be read condemns nothing
+    return isinstance(parse_seal(content, os.path.basename(path).removesuffix(SEAL_SUFFIX)), Seal)
 
 
 def prune(checkpoint_dir: str, name: str) -> None:

@@ -5,15 +5,20 @@ run.json must last: it is replaced durably. status.json is for looking at and is
 
 import fcntl
 import json
+import math
 import os
+import re
+import reprlib
 import time
 import uuid
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any
 
 from lastgood.contract import RUN_FILE, STATE_DIR, STATUS_FILE, SUPERVISOR_LOCK, WANTED_FILE
-from lastgood.naming import partial_name
-from lastgood.publish import fsync_folder, write_durably
+from lastgood.judging import TRANSIENT
+from lastgood.naming import partial_name, partial_of
+from lastgood.publish import fsync_folder, remove_if_there, write_durably
 from lastgood.seal import Identity
 from supervisor.core import budget
 from supervisor.core.memory import Memory
@@ -47,7 +52,7 @@ def prepare(checkpoint_dir: str) -> None:
         os.makedirs(state, exist_ok=True)
         probe = os.path.join(state, partial_name("probe"))
         os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        os.unlink(probe)
+        remove_if_there(probe)
     except OSError as error:
         raise UsageError(
             f"checkpoints.dir: {checkpoint_dir} is not writable ({error.strerror}); "
@@ -58,28 +63,70 @@ def prepare(checkpoint_dir: str) -> None:
 def lock(checkpoint_dir: str) -> int:
     """Take the directory's supervisor lock; returns its descriptor, which holds it until closed.
 
-    Raises AlreadySupervisedError, naming the holder, when another has it for longer than a moment.
+    Raises AlreadySupervisedError, naming the holder, when another has it for longer than a moment, UsageError when it
+    cannot be taken at all, and OSError when the storage fails for a moment.
     """
-    path = os.path.join(checkpoint_dir, STATE_DIR, SUPERVISOR_LOCK)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    state = os.path.join(checkpoint_dir, STATE_DIR)
+    path = os.path.join(state, SUPERVISOR_LOCK)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            _flock(descriptor, checkpoint_dir)
+            _sweep(state)
+        except BaseException:
+            os.close(descriptor)
+            raise
+    except OSError as error:
+        if error.errno in TRANSIENT:
+            raise
+        raise UsageError(
+            f"{path}: the lock cannot be taken ({error.strerror}); "
+            "let it be a file that this user may write, on a filesystem that has locks"
+        ) from None
+    try:
+        os.ftruncate(descriptor, os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0))
+    except OSError:
+        pass  # the disk is full; the lock holds all the same, and only its holder's number is not told
+    return descriptor
+
+
+def still_locked(checkpoint_dir: str, descriptor: int) -> bool:
+    """Whether the lock held by `descriptor` is still the one that another supervisor would try to take."""
+    try:
+        there = os.stat(os.path.join(checkpoint_dir, STATE_DIR, SUPERVISOR_LOCK))
+    except OSError:
+        return False
+    return os.path.samestat(there, os.fstat(descriptor))
+
+
+def _flock(descriptor: int, checkpoint_dir: str) -> None:
     give_up_at = time.monotonic() + LOCK_WAIT_SECONDS
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
+            return
         except BlockingIOError:
             if time.monotonic() >= give_up_at:
-                holder = os.read(descriptor, 64).decode("ascii", "replace").strip() or "unknown"
-                os.close(descriptor)
-                raise AlreadySupervisedError(f"{checkpoint_dir} is supervised by process {holder}") from None
+                pid = _pid_in(descriptor) or "unknown"
+                raise AlreadySupervisedError(f"{checkpoint_dir} is supervised by process {pid}") from None
             time.sleep(0.05)
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    return descriptor
+
+
+def _sweep(state: str) -> None:
+    """Remove what a supervisor that was killed while writing left behind. Raises OSError."""
+    for name in os.listdir(state):
+        if partial_of(name) in (RUN_FILE, STATUS_FILE):  # only the holder of the lock writes these
+            remove_if_there(os.path.join(state, name))
+
+
+def _pid_in(descriptor: int) -> int:
+    """The process id in a lock file; 0 when there is none."""
+    text = os.pread(descriptor, 64, 0).partition(b"\n")[0]
+    return int(text) if text.isdigit() else 0
 
 
 def holder(checkpoint_dir: str) -> int | None:
-    """The process id of the supervisor that has this directory now, or None."""
+    """The process id of the supervisor that has this directory now, 0 when it is not known, or None without one."""
     path = os.path.join(checkpoint_dir, STATE_DIR, SUPERVISOR_LOCK)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -88,47 +135,84 @@ def holder(checkpoint_dir: str) -> int | None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        text = os.read(descriptor, 64).decode("ascii", "replace").strip()
-        return int(text) if text.isdigit() else 0
+        return _pid_in(descriptor)
+    except OSError:
+        return None  # a filesystem without locks has no supervisor either
     finally:
         os.close(descriptor)
     return None
 
 
 def read_run(checkpoint_dir: str, now: float) -> RunFile | None:
-    """The run of this directory, or None before its first start. Raises UsageError when run.json is damaged."""
+    """The run of this directory, or None before its first start.
+
+    Raises UsageError when run.json is damaged or may not be read, and OSError when the storage fails for a moment.
+    """
     path = os.path.join(checkpoint_dir, STATE_DIR, RUN_FILE)
+    cure = "remove it to go on from the newest healthy snapshot with a fresh budget"
     try:
         with open(path, "rb") as file:
-            content = json.load(file)
-        return _decoded(content, now)
+            content = file.read()
+        return _decoded(json.loads(content), now)
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(
-            f"{path}: it is damaged ({error}); remove it to go on from the newest healthy snapshot with a fresh budget"
-        ) from None
+    except OSError as error:
+        if error.errno in TRANSIENT:
+            raise
+        raise UsageError(f"{path}: it cannot be read ({error.strerror}); let this user read it, or {cure}") from None
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise UsageError(f"{path}: it is damaged ({error}); {cure}") from None
 
 
-def _decoded(content: dict[str, Any], now: float) -> RunFile:
-    if content["version"] != VERSION:
-        raise ValueError(f"its version is {content['version']}, and this software knows {VERSION}")
-    spent = budget.rejuvenated(
-        tuple(content["budget"]["fruitless_ages"]),
-        tuple(content["budget"]["recent_ages"]),
-        bool(content["budget"]["ever_progressed"]),
-        now,
-    )
+def _decoded(content: Any, now: float) -> RunFile:
+    """The run that run.json holds. Raises ValueError for anything that this software did not write."""
+    version = _value(content, "version", int)
+    if version != VERSION:
+        raise ValueError(f"its version is {version}, and this software knows {VERSION}")
+    spent = _value(content, "budget", dict)
     memory = Memory(
-        high_water=content["high_water"],
-        reached=content["reached"],
-        incarnation=int(content["incarnation"]),
-        done=content["done"],
-        born_empty=bool(content["born_empty"]),
-        budget=spent,
+        high_water=_value(content, "high_water", int, NoneType),
+        reached=_value(content, "reached", int, NoneType),
+        incarnation=_value(content, "incarnation", int),
+        done=_value(content, "done", int, NoneType),
+        ever_proven=_value(content, "ever_proven", bool),
+        born_empty=_value(content, "born_empty", bool),
+        budget=budget.rejuvenated(
+            _ages(spent, "fruitless_ages"), _ages(spent, "recent_ages"), _value(spent, "ever_progressed", bool), now
+        ),
     )
-    foreign = {name: Identity(*parts) for name, parts in content["foreign"].items()}
-    return RunFile(str(content["run_id"]), memory, foreign, bool(content["isolated"]))
+    run_id = _value(content, "run_id", str)
+    if not _RUN_ID.fullmatch(run_id):
+        raise ValueError(f"its run_id is {reprlib.repr(run_id)}")
+    foreign = {name: _identity(parts) for name, parts in _value(content, "foreign", dict).items()}
+    return RunFile(run_id, memory, foreign, _value(content, "isolated", bool))
+
+
+_RUN_ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
+"""It goes into the trainer's environment, by which leftover processes of a run are found."""
+
+
+def _value(content: Any, key: str, *kinds: type) -> Any:
+    """What a JSON object has under a key, if it is of one of the kinds; True is no number. Raises ValueError."""
+    if not isinstance(content, dict) or key not in content:
+        raise ValueError(f"it has no {key}")
+    found = content[key]
+    if type(found) not in kinds:
+        raise ValueError(f"its {key} is {reprlib.repr(found)}")
+    return found
+
+
+def _ages(content: Any, key: str) -> tuple[float, ...]:
+    ages = _value(content, key, list)
+    if not all(type(age) in (int, float) and math.isfinite(age) for age in ages):
+        raise ValueError(f"its {key} are {reprlib.repr(ages)}")
+    return tuple(map(float, ages))
+
+
+def _identity(parts: Any) -> Identity:
+    if not isinstance(parts, list) or [int] * 4 != [type(part) for part in parts]:
+        raise ValueError(f"one of its foreign snapshots is {reprlib.repr(parts)}")
+    return Identity(*parts)
 
 
 def write_run(checkpoint_dir: str, run: RunFile, now: float) -> None:
@@ -142,6 +226,7 @@ def write_run(checkpoint_dir: str, run: RunFile, now: float) -> None:
         "reached": memory.reached,
         "incarnation": memory.incarnation,
         "done": memory.done,
+        "ever_proven": memory.ever_proven,
         "born_empty": memory.born_empty,
         "budget": {
             "fruitless_ages": fruitless,
@@ -169,19 +254,26 @@ def read_wanted(checkpoint_dir: str) -> str | None:
     try:
         with open(os.path.join(checkpoint_dir, STATE_DIR, WANTED_FILE), "rb") as file:
             wanted = json.load(file)["wanted"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return wanted if wanted in ("run", "stop") else None
 
 
 def write_status(checkpoint_dir: str, summary: dict[str, Any]) -> None:
-    """Replace status.json so that a reader sees the old one or the new one. Raises OSError."""
+    """Replace status.json so that a reader sees the old one or the new one. Raises OSError, and leaves nothing then."""
     path = os.path.join(checkpoint_dir, STATE_DIR, STATUS_FILE)
     partial = os.path.join(checkpoint_dir, STATE_DIR, partial_name(STATUS_FILE))
-    with open(partial, "w", encoding="ascii") as file:
-        json.dump(summary, file, default=repr)
-        file.write("\n")
-    os.replace(partial, path)
+    try:
+        with open(partial, "w", encoding="ascii") as file:
+            json.dump(summary, file, default=repr)
+            file.write("\n")
+        os.replace(partial, path)
+    except BaseException:
+        try:
+            remove_if_there(partial)
+        except OSError:
+            pass  # the first error is the one to tell
+        raise
 
 
 def read_status(checkpoint_dir: str) -> dict[str, Any] | None:
@@ -192,4 +284,8 @@ def read_status(checkpoint_dir: str) -> dict[str, Any] | None:
             found = json.load(file)
     except FileNotFoundError:
         return None
-    return found if isinstance(found, dict) else None
+    except RecursionError:
+        raise ValueError("it is damaged: values within values without end") from None
+    if not isinstance(found, dict):
+        raise ValueError("it is damaged: it holds no JSON object")  # noqa: TRY004 - it is the file that is wrong
+    return found

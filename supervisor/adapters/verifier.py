@@ -3,6 +3,7 @@
 File events are hints that shorten the wait; each look reads the whole directory, which is the truth.
 """
 
+import errno
 import os
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -58,6 +59,7 @@ class Verifier:
         self._clock = clock
         self._ledger = Ledger(checkpoint_dir, writable=True)
         self._told: dict[str, Content] = {}
+        self._unreadable: set[str] = set()  # names told as such: that says nothing of the bytes, and may pass
         self._unsettled: dict[str, _Unsettled] = {}
 
     def judge_ladder(self) -> LadderJudged | LadderUnreadable:
@@ -72,7 +74,8 @@ class Verifier:
             return LadderUnreadable(f"{error.strerror or error}")
         judged = [rung for rung in rungs if rung.verdict is not None]
         arrived = frozenset(rung.name for rung in judged if self._told.get(rung.name) != _content(rung))
-        self._told |= {rung.name: _content(rung) for rung in judged}
+        for rung in judged:
+            self._remember(rung)
         self._unsettled.clear()
         return LadderJudged(tuple(map(_fact, rungs)), held, arrived)
 
@@ -92,9 +95,10 @@ class Verifier:
         rungs = self._scan()
         told: list[SnapshotJudged | SnapshotGone] = [SnapshotGone(name) for name in self._forget_gone(rungs)]
         for rung in reversed(rungs):
-            if self._told.get(rung.name) == _content(rung):
+            known = self._told.get(rung.name) == _content(rung)
+            if known and rung.name not in self._unreadable:
                 continue
-            if self._is_settled(rung, hinted) and (judged := self._judge_arrival(rung)) is not None:
+            if (known or self._is_settled(rung, hinted)) and (judged := self._judge_arrival(rung)) is not None:
                 told.append(judged)
         return told, self._settle_seconds if self._unsettled else None
 
@@ -105,6 +109,7 @@ class Verifier:
         gone = [name for name in self._told if name not in present]
         for name in gone:
             del self._told[name]
+        self._unreadable &= present
         return gone
 
     def _is_settled(self, rung: Rung, hinted: Collection[str]) -> bool:
@@ -122,18 +127,36 @@ class Verifier:
         return now - waiting.still_since >= self._settle_seconds
 
     def _judge_arrival(self, rung: Rung) -> SnapshotJudged | None:
-        """The verdict about an arrival; None while it is not proven and may still be written."""
+        """The verdict about an arrival; None while it is not proven and may still be written, and when nothing is new."""
         judged = judge(rung, self._ledger)
-        assert judged.verdict is not None
-        waiting = self._unsettled.get(rung.name)
-        still = waiting is not None and self._clock() - waiting.still_since >= self._settle_seconds
-        if not judged.verdict.proven and not still and not os.path.exists(seal_path(rung.path)):
-            if waiting is None or waiting.content != _content(rung):
-                self._unsettled[rung.name] = _Unsettled(_content(rung), self._clock())
+        verdict = judged.verdict
+        assert verdict is not None
+        if verdict.errno == errno.ENOENT:
+            return None  # it went away since the directory was read, as the next look will find
+        if verdict.kind is Kind.UNREADABLE and self._told.get(rung.name) == _content(rung):
+            return None  # it is still not to be read
+        if not verdict.proven and not self._has_settled(rung, verdict.kind):
             return None
         self._unsettled.pop(rung.name, None)
-        self._told[rung.name] = _content(rung)
+        self._remember(judged)
         return SnapshotJudged(_fact(judged))
+
+    def _has_settled(self, rung: Rung, kind: Kind) -> bool:
+        """Whether its writer must be done: it is sealed, or was still for long. What changed as it was read was not."""
+        sealed = os.path.exists(seal_path(rung.path))
+        now = self._clock()
+        waiting = self._unsettled.get(rung.name)
+        if kind is Kind.INCOMPLETE or waiting is None or waiting.content != _content(rung):
+            self._unsettled[rung.name] = _Unsettled(_content(rung), now)
+            return sealed and kind is not Kind.INCOMPLETE
+        return sealed or now - waiting.still_since >= self._settle_seconds
+
+    def _remember(self, judged: Rung) -> None:
+        """Note that this verdict is being told."""
+        self._told[judged.name] = _content(judged)
+        self._unreadable.discard(judged.name)
+        if judged.verdict is not None and judged.verdict.kind is Kind.UNREADABLE:
+            self._unreadable.add(judged.name)
 
     def seal(self, name: str) -> SnapshotSealed | None:
         """Hash an unsealed snapshot and keep the digest, bound to its identity; None when it changed or went away meanwhile.
@@ -143,19 +166,19 @@ class Verifier:
         rung = next((rung for rung in self._scan() if rung.name == name), None)
         if rung is None or self._told.get(name) != _content(rung):
             return None
-        digest = file_sha256(rung.path)
-        if Identity.of(os.stat(rung.path)) != rung.identity:
+        try:
+            digest = file_sha256(rung.path)
+            unchanged = Identity.of(os.stat(rung.path)) == rung.identity
+        except FileNotFoundError:
+            unchanged = False
+        if not unchanged:
             return None
         os.makedirs(os.path.join(self._directory, STATE_DIR, SEALS_DIR), exist_ok=True)
         write_durably(bound_seal_path(rung.path), bound_seal_text(digest, rung.identity).encode("ascii"))
-        judged = judge(rung, fresh=True)
+        judged = judge(rung, self._ledger, fresh=True)
         if judged.verdict is None or (judged.verdict.kind, judged.verdict.proof) != (Kind.HEALTHY, Proof.SEAL):
             return None
         return SnapshotSealed(_fact(judged))
-
-    def foreign_now(self) -> dict[str, Identity]:
-        """All snapshots in the directory, as another run's. Raises OSError."""
-        return {rung.name: rung.identity for rung in scan(self._directory, self._pattern)}
 
 
 def _content(rung: Rung) -> Content:
@@ -164,4 +187,4 @@ def _content(rung: Rung) -> Content:
 
 
 def _fact(rung: Rung) -> RungFact:
-    return RungFact(rung.name, rung.step, rung.mtime_ns, rung.verdict)
+    return RungFact(rung.name, rung.step, rung.mtime_ns, rung.verdict, rung.linked)

@@ -124,6 +124,9 @@ def _run_survivor(
                 advance(done[-1].step)
         except TooLateError:
             console.print(f"  too late for {plan[len(done)].kind} at step {plan[len(done)].at_step}: the run had ended")
+        except BaseException:
+            process.terminate()  # nobody would look after it any more
+            raise
         _follow(process, directory, advance)
     return process.returncode, done
 

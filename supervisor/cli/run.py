@@ -31,7 +31,10 @@ def run(
         str | None, typer.Option(help="How it takes a snapshot: env, self, never, or arguments with {snapshot}.")
     ] = None,
     new_run: Annotated[
-        bool, typer.Option("--new-run", help="Begin a new run; leave the snapshots there alone.")
+        bool,
+        typer.Option(
+            "--new-run", help="Begin a new run beside the snapshots there; it overwrites those whose names it reaches."
+        ),
     ] = False,
     allow_fresh_start: Annotated[
         bool, typer.Option("--allow-fresh-start", help="Start over when no snapshot is healthy, setting the bad aside.")
@@ -82,19 +85,24 @@ def supervise(chosen: settings.Settings, new_run: bool, allow_fresh_start: bool)
     from supervisor.adapters.journal import Journal
     from supervisor.runtime import Runtime
 
-    directory = os.path.abspath(chosen.checkpoints.dir)
+    directory = os.path.realpath(chosen.checkpoints.dir)
     statefile.prepare(directory)
-    lock = statefile.lock(directory)
     try:
+        lock = statefile.lock(directory)
         found = _run_of(directory, chosen.pattern, new_run)
-        shape: Any = chosen.log.format
-        if shape == "auto":
-            shape = "text" if sys.stdout.isatty() else "json"
-        events = os.path.join(directory, STATE_DIR, EVENTS_FILE)
-        journal = Journal(chosen.run.name, found.run_id, events, shape, chosen.log.level)
-        return Runtime(chosen, found, chosen.policy(allow_fresh_start), journal).run()
+    except OSError as error:
+        raise UsageError(f"checkpoints.dir: {directory} cannot be used now: {error.strerror}; try again") from None
+    shape: Any = chosen.log.format
+    if shape == "auto":
+        shape = "text" if sys.stdout is not None and sys.stdout.isatty() else "json"
+    journal = Journal(
+        chosen.run.name, found.run_id, os.path.join(directory, STATE_DIR, EVENTS_FILE), shape, chosen.log.level
+    )
+    runtime = Runtime(chosen, found, chosen.policy(allow_fresh_start), journal, lock)
+    try:
+        return runtime.run()
     finally:
-        os.close(lock)
+        os.close(runtime.lock)
 
 
 def _run_of(directory: str, pattern: str | None, new_run: bool) -> Any:
@@ -107,8 +115,5 @@ def _run_of(directory: str, pattern: str | None, new_run: bool) -> Any:
         return found
     foreign = {rung.name: rung.identity for rung in scan(directory, pattern)} if new_run else None
     begun = statefile.new_run(foreign)
-    try:
-        statefile.write_run(directory, begun, time.monotonic())
-    except OSError as error:
-        raise UsageError(f"checkpoints.dir: {directory} cannot be written: {error.strerror}") from None
+    statefile.write_run(directory, begun, time.monotonic())
     return begun

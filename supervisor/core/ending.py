@@ -37,9 +37,22 @@ def on_stop_again(state: State, event: Event, now: float, policy: Policy) -> Out
 
 
 def on_stop_noted(state: State, event: Event, now: float, policy: Policy) -> Outcome:
-    """No trainer runs; the look at the directory or the sweep under way ends the run when it is done."""
+    """No trainer runs; the look at the directory or the sweep under way ends the run when it is done, or when it takes
+    longer than a trainer would be given.
+    """
     assert isinstance(event, StopRequested)
-    return replace(state, stop_signal=state.stop_signal or event.signal), ()
+    if state.stop_signal is not None:
+        return state, ()
+    return replace(state, stop_signal=event.signal), (Arm(Deadline.GRACE, now + policy.grace_seconds),)
+
+
+def on_overdue(state: State, event: Event, now: float, policy: Policy) -> Outcome:
+    """A stop was asked for, and the storage or a dying process does not answer: end without waiting for it."""
+    assert isinstance(event, DeadlinePassed)
+    if event.deadline is not Deadline.GRACE or state.stop_signal is None:
+        return state, ()
+    said = () if state.death is None else (notes.exited(state, state.death, "stopped"),)
+    return notes.joined(said, notes.stopped(replace(state, death=None)))
 
 
 def on_stop_idle(state: State, event: Event, now: float, policy: Policy) -> Outcome:
@@ -75,7 +88,8 @@ def on_exit(state: State, event: Event, now: float, policy: Policy) -> Outcome:
     seals = tuple(SealSnapshot(name) for name in state.life.unsealed) if event.code == 0 else ()
     life = replace(state.life, unsealed=())
     state = replace(state, phase=Phase.SELECTING, death=event, life=life, stuck=False)
-    return state, (Disarm(_ALL), *seals, SweepTree(event.incarnation))
+    overdue = () if state.stop_signal is None else (Arm(Deadline.GRACE, now + policy.grace_seconds),)
+    return state, (Disarm(_ALL), *overdue, *seals, SweepTree(event.incarnation))
 
 
 def on_swept(state: State, event: Event, now: float, policy: Policy) -> Outcome:

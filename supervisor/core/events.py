@@ -8,12 +8,15 @@ from lastgood.verdict import Verdict
 
 @dataclass(frozen=True)
 class RungFact:
-    """A candidate as the core sees it. `verdict` is None while its bytes have not been judged."""
+    """A candidate as the core sees it. `verdict` is None while its bytes have not been judged; `linked` says that
+    another name in the directory leads to it.
+    """
 
     name: str
     step: int | None
     mtime_ns: int = 0
     verdict: Verdict | None = None
+    linked: bool = False
 
 
 class Deadline(StrEnum):

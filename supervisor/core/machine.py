@@ -51,7 +51,9 @@ def _row(default: Action | str | None = None, **cells: Action | str) -> dict[Pha
 TABLE: dict[type, dict[Phase, Action | str]] = {
     LadderJudged: _row(selecting=selecting.on_ladder, waiting=_LATE, backoff=_LATE),
     LadderUnreadable: _row(selecting=selecting.on_unreadable, waiting=_LATE, backoff=_LATE),
-    TrainerSpawned: _row(starting=trainer_life.on_spawned, stopping=trainer_life.on_spawned_late),
+    TrainerSpawned: _row(
+        starting=trainer_life.on_spawned, running=trainer_life.on_spawned_late, stopping=trainer_life.on_spawned_late
+    ),
     SpawnFailed: _row(starting=ending.on_spawn_failed, stopping=ending.on_spawn_failed),
     StepReported: _row(
         _NO_TRAINER,
@@ -66,7 +68,7 @@ TABLE: dict[type, dict[Phase, Action | str]] = {
     TrainerExited: _row(starting=ending.on_exit, running=ending.on_exit, stopping=ending.on_exit),
     TreeSwept: _row(selecting=ending.on_swept, waiting=ending.on_swept),
     DeadlinePassed: _row(
-        "its deadline was dropped when the phase changed",
+        selecting=ending.on_overdue,
         starting=trainer_life.on_deadline,
         running=trainer_life.on_deadline,
         stopping=ending.on_grace_over,

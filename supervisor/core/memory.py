@@ -10,6 +10,7 @@ class Memory:
     """`high_water`: highest step of a proven snapshot ever. `reached`: highest step ever reported or saved.
 
     `incarnation` counts trainers ever started. `done` is the step at which the run completed.
+    `ever_proven` says that a proven snapshot of the run was seen, whether or not it told its step.
     `born_empty` says that the run's first start found no snapshot in its directory.
     """
 
@@ -17,5 +18,6 @@ class Memory:
     reached: int | None = None
     incarnation: int = 0
     done: int | None = None
+    ever_proven: bool = False
     born_empty: bool = False
     budget: Budget = Budget()  # noqa: RUF009 - frozen, so one default serves all

@@ -56,13 +56,16 @@ def note_snapshot(state: State, rung: RungFact, policy: Policy) -> Outcome:
 
 
 def _note_proven(state: State, rung: RungFact, policy: Policy) -> Outcome:
+    """Progress is a step above high water; where nobody tells a step, a proven snapshot that was not there before."""
     step = state.life.reported if rung.step is None else rung.step
-    memory = state.memory
-    if state.incarnation == 0 or step is None or step <= (-1 if memory.high_water is None else memory.high_water):
-        return _prune(state, policy)
-    memory = replace(
-        memory, high_water=step, reached=max(step, memory.reached or 0), budget=budget.refill(memory.budget)
-    )
+    memory = replace(state.memory, ever_proven=True)
+    if state.incarnation == 0 or (
+        step is not None and step <= (-1 if memory.high_water is None else memory.high_water)
+    ):
+        return _prune(replace(state, memory=memory), policy)
+    if step is not None:
+        memory = replace(memory, high_water=step, reached=max(step, memory.reached or 0))
+    memory = replace(memory, budget=budget.refill(memory.budget))
     state = replace(state, memory=memory, life=replace(state.life, progressed=True))
     said = Record("trainer.progressed", {"step": step, "loss": state.life.loss})
     return joined((SaveMemory(memory), said), _prune(state, policy))
@@ -72,7 +75,9 @@ def _prune(state: State, policy: Policy) -> Outcome:
     """Give up what retention gives up now. The snapshot that the trainer was resumed from is in use."""
     if policy.keep is None:
         return state, ()
-    in_use = {state.life.resumed.name} if state.life.resumed is not None else set()
+    in_use = {rung.name for rung in state.rungs if rung.linked}
+    if state.life.resumed is not None:
+        in_use.add(state.life.resumed.name)
     gone = keep.expendable(state.rungs, policy.keep, in_use)
     kept = tuple(rung for rung in state.rungs if rung not in gone)
     return replace(state, rungs=kept), tuple(PruneSnapshot(rung) for rung in gone)
@@ -147,6 +152,15 @@ def forbidden(rung: RungFact) -> tuple[int, str, str]:
         ExitStatus.NO_HEALTHY_SNAPSHOT,
         f"{rung.name} cannot be read: permission denied",
         "give this user read permission on the checkpoint directory's files, then start again",
+    )
+
+
+def in_the_way(rung: RungFact) -> tuple[int, str, str]:
+    """Status, reason and advice when a bad snapshot cannot be taken out of the trainer's sight."""
+    return (
+        ExitStatus.NO_HEALTHY_SNAPSHOT,
+        f"{rung.name} is bad and cannot be set aside, and the trainer would resume from it",
+        "read `snapshot.set_aside_failed`, mend the cause or move the file away, then start again",
     )
 
 

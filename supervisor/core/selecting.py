@@ -29,6 +29,8 @@ from supervisor.core.state import Ending, Life, Phase, Policy, Resume, State
 
 Outcome = tuple[State, tuple[Command, ...]]
 
+SIGNS_TO_TRUST = 2
+
 
 def judge_again(state: State) -> Outcome:
     """Read the directory; everything else follows from what it holds."""
@@ -72,12 +74,26 @@ def _take_in(state: State, event: LadderJudged, now: float) -> Outcome:
         if rung.name in event.arrived and rung.verdict is not None:
             state, more = notes.note_snapshot(state, rung, nothing_pruned)
             commands += more
-    state = replace(state, rungs=event.rungs)
+    state = replace(state, rungs=_with_known_verdicts(event.rungs, state.rungs))
     if state.incarnation == 0 and state.memory.high_water is None:
         proven = [rung.step for rung in event.rungs if rung.verdict is not None and rung.verdict.proven]
-        memory = replace(state.memory, high_water=next(iter(proven), None), born_empty=not event.ever_held)
+        memory = replace(
+            state.memory,
+            high_water=next(iter(proven), None),
+            ever_proven=bool(proven),
+            born_empty=not event.ever_held,
+        )
         state = replace(state, memory=memory)
     return state, commands
+
+
+def _with_known_verdicts(rungs: tuple[RungFact, ...], known: tuple[RungFact, ...]) -> tuple[RungFact, ...]:
+    """Rungs with the verdict they had when last seen, where this look stopped before them: retention counts them."""
+    before = {(rung.name, rung.mtime_ns): rung.verdict for rung in known}
+    return tuple(
+        rung if rung.verdict is not None else replace(rung, verdict=before.get((rung.name, rung.mtime_ns)))
+        for rung in rungs
+    )
 
 
 def _settle_death(state: State, death: TrainerExited, now: float, policy: Policy) -> Outcome:
@@ -98,20 +114,27 @@ def _settle_death(state: State, death: TrainerExited, now: float, policy: Policy
 
 def _context(state: State, policy: Policy) -> Context:
     return Context(
-        asked_to_stop=state.stop_signal is not None,
+        asked_to_stop=state.ending is Ending.STOP,
         stalled=state.ending is Ending.STALLED,
         ignored=state.ending is Ending.IGNORED,
         ended_by_us=state.ending is Ending.FINISHED,
-        progressed=state.life.progressed or state.life.signs > 0,
+        progressed=state.life.progressed or state.life.signs > 0 or state.memory.budget.ever_progressed,
         finished=_finished(state, policy),
     )
 
 
 def _finished(state: State, policy: Policy) -> bool:
-    """Whether an exit now would be a completion. Without a final step a stop that was asked for never is one."""
+    """Whether this exit may be a completion. Without a final step a stop that was asked for never is one.
+
+    A proven snapshot tells that the final step was reached; else the steps told in this life, if they are more than one:
+    a single line may be a banner.
+    """
     if policy.final_step is None:
-        return state.stop_signal is None
-    return notes.reached_step(state) >= policy.final_step
+        return state.ending is not Ending.STOP
+    saved, told, signs = state.memory.high_water, state.life.reported, state.life.signs
+    return (
+        max(-1 if saved is None else saved, -1 if told is None or signs < SIGNS_TO_TRUST else told) >= policy.final_step
+    )
 
 
 def _after_death(state: State, cause: str, now: float, policy: Policy) -> Outcome:
@@ -151,16 +174,16 @@ def _go_on(state: State, event: LadderJudged, now: float, policy: Policy) -> Out
         return notes.failed(state, *notes.forbidden(refusal))
     if _newer_unreadable(event.rungs, chosen) and state.tries < policy.unreadable_tries:
         return _wait(state, now, policy)
-    return _resume_from(state, chosen, policy)
+    return _resume_from(state, chosen, now, policy)
 
 
 def _without_any(state: State, event: LadderJudged, now: float, policy: Policy) -> Outcome:
     """No rung may be resumed from: start fresh only where none ever was, or when that was asked for."""
-    if not event.ever_held and state.memory.high_water is None:
+    if not event.ever_held and not state.memory.ever_proven:
         return _spawn(state, None)
     if (refusal := next((r for r in event.rungs if r.verdict is not None and r.verdict.forbidden), None)) is not None:
         return notes.failed(state, *notes.forbidden(refusal))
-    never_had_a_whole_one = state.memory.born_empty and state.memory.high_water is None
+    never_had_a_whole_one = state.memory.born_empty and not state.memory.ever_proven
     if policy.allow_fresh_start or (never_had_a_whole_one and not _unreadable(event.rungs)):
         asides = _asides(event.rungs, policy)
         record = Record("run.started_over", {"rejected": notes.rejected(event.rungs)})
@@ -193,7 +216,7 @@ def _forbidden(rungs: tuple[RungFact, ...], chosen: RungFact) -> RungFact | None
     return next((r for r in _newer(rungs, chosen) if r.verdict is not None and r.verdict.forbidden), None)
 
 
-def _resume_from(state: State, chosen: RungFact, policy: Policy) -> Outcome:
+def _resume_from(state: State, chosen: RungFact, now: float, policy: Policy) -> Outcome:
     """Start from `chosen`; when it is not the newest, that is a fallback, and it is said in one record."""
     newer = _newer(state.rungs, chosen)
     if not newer:
@@ -209,8 +232,21 @@ def _resume_from(state: State, chosen: RungFact, policy: Policy) -> Outcome:
         "steps_lost": None if reached is None or chosen.step is None else reached - chosen.step,
         "rejected": notes.rejected(newer),
     }
-    commands = (Record("fallback.chosen", fields), *asides, *notes.unproven_note(chosen))
+    said = (Record("fallback.chosen", fields),) if state.tries == 0 else ()
+    if policy.resume is Resume.SELF and asides:
+        return notes.joined(said, _clear_the_way(state, asides, now, policy))
+    commands = (*said, *asides, *notes.unproven_note(chosen))
     return notes.joined(commands, _spawn(_without(state, asides), chosen))
+
+
+def _clear_the_way(state: State, asides: tuple[SetAside, ...], now: float, policy: Policy) -> Outcome:
+    """A trainer that finds the newest itself is started only once the directory was seen without the bad ones."""
+    if state.tries > policy.unreadable_tries:
+        return notes.failed(state, *notes.in_the_way(asides[0].rung))
+    trying = replace(state, tries=state.tries + 1)
+    if state.tries == 0:
+        return notes.joined(asides, judge_again(trying))
+    return replace(trying, phase=Phase.WAITING), (*asides, Arm(Deadline.RETRY, now + policy.retry_seconds))
 
 
 def _asides(rungs: tuple[RungFact, ...], policy: Policy) -> tuple[SetAside, ...]:

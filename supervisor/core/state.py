@@ -50,7 +50,11 @@ class Stall:
 
 @dataclass(frozen=True)
 class Policy:
-    """The settings that decisions depend on. `keep` is None when the trainer rotates its snapshots itself."""
+    """The settings that decisions depend on. `keep` is None when the trainer rotates its snapshots itself.
+
+    `low_steps_max` is how many steps in a row below the resumed one prove that a trainer ignores its snapshot: more than
+    one where the pattern is a guess and may match a banner.
+    """
 
     final_step: int | None = None
     resume: Resume = Resume.TOLD
@@ -62,6 +66,7 @@ class Policy:
     retry_seconds: float = 5.0
     unreadable_tries: int = 3
     allow_fresh_start: bool = False
+    low_steps_max: int = 1
 
 
 class Ending(StrEnum):
@@ -77,6 +82,8 @@ class Ending(StrEnum):
 class Life:
     """What is known of the present incarnation; replaced as a whole at each start.
 
+    `low_steps` counts steps told in a row that lie below the resumed one; `finishing` says that its final snapshot is proven.
+
     `resumed` is what it was told to resume from. `reported` and `loss` are the newest told. `signs` counts life signs,
     `sign_at` is the time of the last one and `gap_seconds` the longest between two. `unsealed` are snapshots that await the
     next life sign to be sealed. `checked` says that the first step was held against the resumed one.
@@ -87,6 +94,8 @@ class Life:
     loss: float | None = None
     progressed: bool = False
     checked: bool = False
+    low_steps: int = 0
+    finishing: bool = False
     signs: int = 0
     sign_at: float = 0.0
     gap_seconds: float = 0.0

@@ -57,7 +57,10 @@ def on_step(state: State, event: Event, now: float, policy: Policy) -> Outcome:
     life = replace(state.life, reported=event.step, loss=event.loss)
     memory = replace(state.memory, reached=max(event.step, state.memory.reached or 0))
     state = replace(state, life=life, memory=memory)
-    if _ignores_resume(state, event.step, policy):
+    if _is_below_resumed(state, event.step, policy):
+        state = replace(state, life=replace(state.life, low_steps=state.life.low_steps + 1))
+        if state.life.low_steps < policy.low_steps_max:
+            return state, ()
         return _end_ignorer(state, event.step, now, policy)
     state, armed = _life_sign(state, now, policy)
     return notes.joined(armed, _seal_outlived(state))
@@ -70,14 +73,20 @@ def on_late_step(state: State, event: Event, now: float, policy: Policy) -> Outc
     return replace(state, life=replace(state.life, reported=event.step, loss=event.loss), memory=memory), ()
 
 
-def _ignores_resume(state: State, step: int, policy: Policy) -> bool:
+def _is_below_resumed(state: State, step: int | None, policy: Policy) -> bool:
     resumed = state.life.resumed
     if state.life.checked or resumed is None or resumed.step is None or policy.resume is Resume.NEVER:
         return False
-    return step < resumed.step
+    return step is not None and step < resumed.step
 
 
-def _end_ignorer(state: State, step: int, now: float, policy: Policy) -> Outcome:
+def _was_written_since(state: State, rung: RungFact) -> bool:
+    """Whether a rung is younger than the resumed one; an older one was copied in, and says nothing of the trainer."""
+    resumed = state.life.resumed
+    return resumed is None or rung.mtime_ns > resumed.mtime_ns
+
+
+def _end_ignorer(state: State, step: int | None, now: float, policy: Policy) -> Outcome:
     """It did not resume. It is killed, not asked: asked, it would save over what it ignored."""
     resumed = state.life.resumed
     assert resumed is not None
@@ -102,11 +111,12 @@ def _life_sign(state: State, now: float, policy: Policy) -> Outcome:
     gap = max(life.gap_seconds, now - life.sign_at) if life.signs else 0.0
     life = replace(life, signs=life.signs + 1, sign_at=now, gap_seconds=gap, checked=True)
     state = replace(state, life=life, phase=Phase.RUNNING)
-    disarm: tuple[Command, ...] = (Disarm((Deadline.STARTUP,)),) if life.signs == 1 else ()
+    if life.finishing:
+        return state, ()
     if life.signs < SIGNS_TO_ARM:
-        return state, disarm
+        return state, (Arm(Deadline.STARTUP, now + policy.stall.startup_seconds),)
     allowed = max(policy.stall.running_seconds, GAP_FACTOR * gap)
-    return state, (*disarm, Arm(Deadline.RUNNING, now + allowed))
+    return state, (Disarm((Deadline.STARTUP,)), Arm(Deadline.RUNNING, now + allowed))
 
 
 def _seal_outlived(state: State) -> Outcome:
@@ -119,9 +129,9 @@ def on_snapshot(state: State, event: Event, now: float, policy: Policy) -> Outco
     assert isinstance(event, SnapshotJudged)
     alive = state.phase in (Phase.STARTING, Phase.RUNNING)
     rung = event.rung
-    if alive and rung.step is not None and _is_new(state, rung) and _ignores_resume(state, rung.step, policy):
-        return _end_ignorer(state, rung.step, now, policy)
     new = _is_new(state, rung)
+    if alive and new and _was_written_since(state, rung) and _is_below_resumed(state, rung.step, policy):
+        return _end_ignorer(state, rung.step, now, policy)
     state, commands = notes.note_snapshot(state, rung, policy)
     if not alive or not new:
         return state, commands
@@ -145,9 +155,11 @@ def _await_seal(state: State, rung: RungFact) -> State:
 
 def _watch_the_end(state: State, now: float, policy: Policy) -> Outcome:
     """A trainer whose last snapshot is proven has little left to do."""
-    if policy.final_step is None or (state.memory.high_water or 0) < policy.final_step:
+    if state.life.finishing or policy.final_step is None or (state.memory.high_water or 0) < policy.final_step:
         return state, ()
-    return state, (Disarm((Deadline.RUNNING,)), Arm(Deadline.EXIT, now + policy.stall.exit_seconds))
+    finishing = replace(state, life=replace(state.life, finishing=True))
+    drop = Disarm((Deadline.STARTUP, Deadline.RUNNING))
+    return finishing, (drop, Arm(Deadline.EXIT, now + policy.stall.exit_seconds))
 
 
 def on_sealed(state: State, event: Event, now: float, policy: Policy) -> Outcome:

@@ -4,10 +4,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 GENERAL_STEP_PATTERN = (
-    r"(?i)\b(?:step|iter|iteration)s?[ =:#]+(?P<step>\d+)"
-    r"(?:[^\d\n].*?\bloss[ =:]+(?P<loss>[-+]?(?:nan|inf\w*|[\d.]+(?:e[-+]?\d+)?)))?"
+    r"(?i)(?:\b|(?<=\dm)|(?<=global_))(?:step|iter|iteration)\b[\"']?(?:\x1b\[[\d;]*m)?[ \t=:#\[(]+(?:\x1b\[[\d;]*m)?"
+    r"(?P<step>\d+)(?![\w%]|[.,]\d)"
+    r"(?:[^\n]*?(?:\b|_|(?<=\dm))loss\b[\"']?(?:\x1b\[[\d;]*m)?[ \t=:\[(]+(?:\x1b\[[\d;]*m)?"
+    r"(?P<loss>[-+]?(?:nan\b|inf(?:inity)?\b|(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)))?"
 )
-"""Finds `iter 10: loss 2.5`, `step=10 ... loss: 2.5`, `Iteration 10` and their like."""
+"""Finds `iter 10: loss 2.5`, `step=10 ... loss: 2.5`, `Step [10/600], Loss: 2.5`, `{"step": 10, "loss": 2.5}` and their
+like, coloured or not. `steps: 1000` and `step: 10%` are amounts, and `step time 0.5` and `max_step=9` no step that was done:
+a wrong step would end a healthy trainer as one that did not resume."""
 
 NANOGPT_STEP_PATTERN = r"^iter (?P<step>\d+): loss (?P<loss>\S+?),"
 

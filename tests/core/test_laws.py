@@ -13,6 +13,9 @@ from supervisor.core import events as e
 from supervisor.core.machine import begin, step
 from supervisor.core.state import ENDS, Phase, Policy, Resume, State
 
+UNPRUNED_MAX = 1
+"""Besides those that retention keeps: the one in use."""
+
 
 class World:
     """A trainer, a directory and a clock that obey the core's commands and break at random. One seed, one history."""
@@ -41,7 +44,7 @@ class World:
         for command in commands:
             self.obey(command)
 
-    def obey(self, command: c.Command) -> None:
+    def obey(self, command: c.Command) -> None:  # noqa: C901 - one flat dispatch
         match command:
             case c.JudgeLadder():
                 self.pending.append(self.look())
@@ -64,7 +67,8 @@ class World:
             case c.SetAside(rung, _):
                 assert rung.verdict is not None
                 assert not rung.verdict.proven, "a proven snapshot was set aside"
-                self.files.pop(rung.name, None)
+                if self.random.random() < 0.8:  # else it could not be moved, and is still there
+                    self.files.pop(rung.name, None)
             case c.PruneSnapshot(rung):
                 proven = newest_first([r for r in self.files.values() if r.verdict and r.verdict.proven])
                 assert rung.name not in {r.name for r in proven[:2]}, "one of the two newest proven was pruned"
@@ -77,6 +81,9 @@ class World:
         if snapshot is None:
             assert not proven, "a fresh start although a proven snapshot was there"
             return
+        if self.policy.resume is Resume.SELF:
+            newest = newest_first(self.files.values())[0]
+            assert newest.name == snapshot.name, "it would find another one itself"
         assert snapshot.verdict is not None
         assert snapshot.verdict.usable
         assert not proven or proven[0].name == snapshot.name, "not the newest proven one"
@@ -100,10 +107,24 @@ class World:
             Verdict(self.random.choice([Kind.HEALTHY, Kind.INTACT]), None, ""),
         )
         self.files[rung.name] = rung
+        self.told.discard(rung.name)
         self.held = True
         if self.random.random() < 0.7:
             self.told.add(rung.name)
             self.pending.append(e.SnapshotJudged(rung))
+
+    def one_more_save(self) -> bool:
+        """Let a living trainer save once more, and everything that is on its way arrive; False without one."""
+        if self.trainer is None:
+            return False
+        self.at += 1
+        rung = e.RungFact(f"ckpt_{self.at}.pt", self.at, int(self.now) + 1, Verdict(Kind.HEALTHY, None, ""))
+        self.files[rung.name] = rung
+        self.told.add(rung.name)
+        self.pending.append(e.SnapshotJudged(rung))
+        while self.pending and self.trainer is not None:
+            self.act(step(self.state, self.pending.pop(0), self.now, self.policy))
+        return self.trainer is not None
 
     def damage(self) -> None:
         """Damage is found when the directory is next read by a verdict; only while no trainer was just promised a file."""
@@ -158,6 +179,11 @@ def test_random_histories_keep_the_promises(block: int) -> None:
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
         assert world.spawned > 0, f"seed {seed} never started"
+        kept = world.policy.keep
+        if kept is not None and not kept.every and world.one_more_save():
+            told = [rung for name, rung in world.files.items() if name in world.told]
+            proven = [rung for rung in told if rung.verdict is not None and rung.verdict.proven]
+            assert len(proven) <= kept.last + UNPRUNED_MAX, f"seed {seed}: {len(proven)} proven snapshots were kept"
 
 
 @pytest.mark.parametrize("block", range(5))

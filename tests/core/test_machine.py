@@ -18,7 +18,7 @@ POLICY = Policy(final_step=100)
 IMPOSSIBLE = {
     (e.LadderJudged, Phase.STARTING), (e.LadderJudged, Phase.RUNNING), (e.LadderJudged, Phase.STOPPING),
     (e.LadderUnreadable, Phase.STARTING), (e.LadderUnreadable, Phase.RUNNING), (e.LadderUnreadable, Phase.STOPPING),
-    (e.TrainerSpawned, Phase.SELECTING), (e.TrainerSpawned, Phase.RUNNING), (e.TrainerSpawned, Phase.BACKOFF),
+    (e.TrainerSpawned, Phase.SELECTING), (e.TrainerSpawned, Phase.BACKOFF),
     (e.TrainerSpawned, Phase.WAITING),
     (e.SpawnFailed, Phase.SELECTING), (e.SpawnFailed, Phase.RUNNING), (e.SpawnFailed, Phase.BACKOFF),
     (e.SpawnFailed, Phase.WAITING),
@@ -165,7 +165,22 @@ def test_what_other_software_may_read_is_moved_only_where_the_trainer_would_trip
     )
 
     assert (resume is Resume.SELF) == any(isinstance(one, c.SetAside) for one in commands)
+    assert (resume is Resume.TOLD) == ("SpawnTrainer" in names(commands))
+
+
+def test_a_trainer_that_finds_the_newest_itself_starts_only_once_the_bad_one_is_gone() -> None:
+    """The directory is read again after setting aside; while the bad one is still there nothing starts, then it fails."""
+    policy, seen = replace(POLICY, resume=Resume.SELF), ladder(rung(10, Kind.CORRUPT), rung(9))
+    state, commands = step(at(Phase.SELECTING), seen, 0.0, policy)
+    assert ["fallback.chosen", "SetAside", "JudgeLadder"] == names(commands)[-3:]
+    _, commands = step(state, ladder(rung(9)), 0.0, policy)
     assert 9 == one_of(commands, c.SpawnTrainer).snapshot.step
+
+    for _ in range(policy.unreadable_tries):
+        state, commands = step(replace(state, phase=Phase.SELECTING), seen, 0.0, policy)
+        assert (Phase.WAITING, False) == (state.phase, "SpawnTrainer" in names(commands))
+    state, commands = step(replace(state, phase=Phase.SELECTING), seen, 0.0, policy)
+    assert (Phase.FAILED, c.Exit(3)) == (state.phase, one_of(commands, c.Exit))
 
 
 def test_an_unproven_one_is_resumed_only_alone_and_loudly() -> None:
@@ -204,7 +219,7 @@ def test_a_run_killed_in_its_very_first_save_starts_again() -> None:
     assert "run.started_over" in names(commands)
     assert one_of(commands, c.SpawnTrainer).snapshot is None
 
-    memory = replace(memory, high_water=1)
+    memory = replace(memory, ever_proven=True)
     _, commands = step(at(Phase.SELECTING, memory=memory), ladder(rung(1, Kind.TRUNCATED)), 0.0, POLICY)
     assert c.Exit(3) == one_of(commands, c.Exit)
 
@@ -268,10 +283,23 @@ def test_the_first_step_is_held_against_the_resumed_one() -> None:
 def test_a_first_snapshot_below_the_resumed_step_is_ignoring_too() -> None:
     """A silent trainer is found out by its first snapshot."""
     state = replace(running(), phase=Phase.STARTING, life=Life(resumed=rung(50)))
-    state, commands = step(state, e.SnapshotJudged(rung(10)), 1.0, POLICY)
+    copied_in, _ = step(state, e.SnapshotJudged(rung(10)), 1.0, POLICY)
+    assert Phase.RUNNING is copied_in.phase
 
+    saved = replace(rung(10), mtime_ns=99)
+    state, commands = step(state, e.SnapshotJudged(saved), 1.0, POLICY)
     assert (Phase.STOPPING, Ending.IGNORED) == (state.phase, state.ending)
     assert "KillTree" in names(commands)
+
+
+def test_where_the_pattern_is_a_guess_one_low_step_may_be_a_banner() -> None:
+    """`optimization steps = 5` proves nothing; two low steps in a row do."""
+    policy = replace(POLICY, low_steps_max=2)
+    start = replace(running(), phase=Phase.STARTING, life=Life(resumed=rung(50)))
+    state, commands = step(start, e.StepReported(1, 5, None), 1.0, policy)
+    assert (Phase.STARTING, ()) == (state.phase, commands)
+    assert Phase.RUNNING is step(state, e.StepReported(1, 51, None), 1.0, policy)[0].phase
+    assert Ending.IGNORED is step(state, e.StepReported(1, 6, None), 1.0, policy)[0].ending
 
 
 def test_a_step_after_the_resumed_one_is_fine() -> None:
@@ -280,7 +308,7 @@ def test_a_step_after_the_resumed_one_is_fine() -> None:
     state, commands = step(state, e.StepReported(1, 51, 4.0), 1.0, POLICY)
 
     assert (Phase.RUNNING, True) == (state.phase, state.life.checked)
-    assert ["Disarm"] == names(commands)
+    assert ["Arm"] == names(commands)
 
 
 def test_a_proven_snapshot_above_high_water_is_progress() -> None:
@@ -577,3 +605,90 @@ def test_old_rungs_judged_late_are_no_life_sign() -> None:
 
     assert (Phase.STARTING, 0) == (state.phase, state.life.signs)
     assert ["snapshot.verified"] == names(commands)
+
+
+def test_verdicts_are_kept_for_rungs_that_a_look_did_not_reach() -> None:
+    """Retention goes on counting old snapshots after a death, so that they do not pile up."""
+    state = running(rungs=(rung(50), rung(40), rung(30)))
+    state, _ = died(state, rung(60), rung(50, None), rung(40, None), rung(30, None))
+
+    assert [60, 50, 40, 30] == [r.step for r in state.rungs if r.verdict is not None]
+
+
+def test_a_line_that_names_the_final_step_is_no_completion() -> None:
+    """`training for 100 steps` and exit 0 is ended early; a proven snapshot or a life of steps completes."""
+    banner = replace(running(), phase=Phase.RUNNING, life=Life(reported=100, signs=1, checked=True))
+    assert "restart.scheduled" in names(died(banner, rung(50), code=0, signal=None)[1])
+
+    told = replace(running(), life=Life(reported=100, signs=9, checked=True))
+    assert Phase.COMPLETED is died(told, rung(50), code=0, signal=None)[0].phase
+
+
+def test_a_usage_error_of_a_run_that_ever_progressed_is_retried() -> None:
+    """A run of days does not end over one start that could not read its script."""
+    memory = Memory(incarnation=1, high_water=50, budget=Budget(ever_progressed=True))
+    state = replace(running(memory=memory), phase=Phase.STARTING, life=Life(resumed=rung(50)))
+
+    assert "restart.scheduled" in names(died(state, rung(50), code=2, signal=None)[1])
+
+
+def test_snapshots_that_tell_no_step_count_too() -> None:
+    """Without steps a proven snapshot that is new is progress, and the run is known to have had one."""
+    quiet = e.RungFact("last.pt", None, 7, verdict())
+    state = replace(
+        running(), memory=Memory(incarnation=1, born_empty=True, budget=Budget((1.0,))), life=Life(), rungs=()
+    )
+    state, commands = step(state, e.SnapshotJudged(quiet), 1.0, POLICY)
+    assert (True, True, ()) == (state.memory.ever_proven, state.life.progressed, state.memory.budget.fruitless)
+    assert {"step": None, "loss": None} == record(commands, "trainer.progressed")
+
+    gone = replace(state, phase=Phase.SELECTING)
+    for rungs in ((), (e.RungFact("last.pt", None, 7, verdict(Kind.TRUNCATED)),)):
+        assert c.Exit(3) == one_of(step(gone, ladder(*rungs, held=bool(rungs)), 0.0, POLICY)[1], c.Exit)
+
+
+def test_what_a_link_leads_to_is_not_pruned() -> None:
+    """`best.pt -> step_30.pt` keeps step 30."""
+    state = running(rungs=(rung(50), rung(40), replace(rung(30), linked=True)), life=Life(checked=True))
+    _, commands = step(state, e.SnapshotJudged(rung(60)), 3.0, replace(POLICY, keep=Keep(2)))
+
+    assert ["ckpt_40.pt"] == [one.rung.name for one in commands if isinstance(one, c.PruneSnapshot)]
+
+
+def test_silence_after_the_first_life_sign_is_a_stall_too() -> None:
+    """One sign arms the start-up's deadline again; two arm the running one."""
+    state = replace(running(), phase=Phase.STARTING, life=Life())
+    _, commands = step(state, e.StepReported(1, 1, None), 5.0, POLICY)
+
+    assert c.Arm(e.Deadline.STARTUP, 905.0) == one_of(commands, c.Arm)
+
+
+def test_saves_past_the_end_do_not_put_off_the_exit() -> None:
+    """The time for exiting starts with the final snapshot and with no later one."""
+    state, _ = step(running(), e.SnapshotJudged(rung(100)), 5.0, POLICY)
+    _, commands = step(state, e.SnapshotJudged(rung(101)), 50.0, POLICY)
+
+    assert "Arm" not in names(commands)
+
+
+def test_a_stop_does_not_wait_for_ever_for_storage() -> None:
+    """While the directory is read or a tree is swept, a stop is given the time of a grace, and no more."""
+    state, commands = step(
+        running(phase=Phase.SELECTING, death=e.TrainerExited(1, None, 9)), e.StopRequested(15), 5.0, POLICY
+    )
+    assert c.Arm(e.Deadline.GRACE, 65.0) == one_of(commands, c.Arm)
+    assert (state, ()) == step(state, e.DeadlinePassed(e.Deadline.RETRY, 1), 65.0, POLICY)
+    state, commands = step(state, e.DeadlinePassed(e.Deadline.GRACE, 1), 65.0, POLICY)
+
+    assert (Phase.STOPPED, c.Exit(143)) == (state.phase, one_of(commands, c.Exit))
+    assert "trainer.exited" in names(commands)
+
+
+def test_a_stop_that_comes_after_the_exit_does_not_unmake_a_completion() -> None:
+    """A trainer that had finished before the stop came is done."""
+    policy = replace(POLICY, final_step=None)
+    state, _ = step(running(), e.TrainerExited(1, 0, None), 1.0, policy)
+    state, _ = step(state, e.StopRequested(15), 1.0, policy)
+    state, _ = step(state, e.TreeSwept(1), 1.0, policy)
+
+    assert Phase.COMPLETED is step(state, ladder(rung(60)), 1.0, policy)[0].phase
