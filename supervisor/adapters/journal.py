@@ -8,6 +8,7 @@ import json
 import logging
 import math
 import os
+import select
 import sys
 from collections.abc import Mapping
 from typing import Any, TextIO
@@ -19,6 +20,9 @@ from supervisor.jsonl import append_line
 PRIORITIES = {"info": 6, "warning": 4, "error": 3}  # syslog's, as the journal reads them from a <N> prefix
 LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 TEXT_CHARACTERS_MAX = 4000  # of one value; a record is a line, not a log
+PIECE_BYTES = select.PIPE_BUF  # what a pipe that is ready takes without blocking
+PATIENCE_SECONDS = 0.5  # for a reader of standard output that does not read; the trainer cannot wait longer for us
+HIDDEN = frozenset({"run", "run_id", "seq", "seconds", "bytes"})  # left to JSON: a person who looks on has the rest
 DEPTH_MAX = 8  # of values within values; a record is flat, and a value that holds itself must end
 INTEGER_MAX = (1 << 63) - 1  # larger ones are no numbers to most readers of JSON
 
@@ -38,6 +42,7 @@ class Journal:
         self._priorities = shape == "json" and _is_journal(self._stream)
         self._seq = 0
         self._cut_short = False
+        self._stands_still = False
         self.lost = 0
         """How many records events.jsonl did not take."""
 
@@ -63,7 +68,9 @@ class Journal:
     def _show(self, level: str, entry: dict[str, Any]) -> None:
         shown = dict(entry)
         if self._renderer is not _json:
-            shown = {_visible(k): _visible(v) for k, v in entry.items() if k not in ("run", "run_id", "seq")}
+            shown = {_visible(k): _visible(v) for k, v in entry.items() if k not in HIDDEN and v not in (None, [])}
+            if level == "info":
+                shown.pop("last_lines", None)
             shown["timestamp"] = shown["timestamp"][11:19]
         prefix = f"<{PRIORITIES[level]}>" if self._priorities else ""
         try:
@@ -86,9 +93,17 @@ class Journal:
             return
         stream.flush()
         rest = memoryview(b"\n" + data if self._cut_short else data)
-        while rest:
-            count = os.write(descriptor, rest)
+        while rest and self._takes_more(descriptor):
+            count = os.write(descriptor, rest[:PIECE_BYTES])
             self._cut_short, rest = count < len(rest), rest[count:]
+
+    def _takes_more(self, descriptor: int) -> bool:
+        """Whether a write would not block: a reader that stands still is waited for once, and then not until it moves."""
+        poll = select.poll()
+        poll.register(descriptor, select.POLLOUT)
+        ready = bool(poll.poll(0 if self._stands_still else PATIENCE_SECONDS * 1000))
+        self._stands_still = not ready
+        return ready
 
 
 def _json(_logger: Any, _method: str, entry: Any) -> str:

@@ -91,11 +91,16 @@ def lock(checkpoint_dir: str) -> int:
 
 
 def still_locked(checkpoint_dir: str, descriptor: int) -> bool:
-    """Whether the lock held by `descriptor` is still the one that another supervisor would try to take."""
+    """Whether the lock held by `descriptor` is still the one that another supervisor would try to take.
+
+    Storage that does not answer is no reason to think otherwise: taking it anew would find ourselves its holder.
+    """
     try:
         there = os.stat(os.path.join(checkpoint_dir, STATE_DIR, SUPERVISOR_LOCK))
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
+    except OSError:
+        return True
     return os.path.samestat(there, os.fstat(descriptor))
 
 

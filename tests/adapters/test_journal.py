@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
@@ -395,3 +396,28 @@ def test_a_line_that_a_power_cut_left_half_spoils_no_other(journal: MakeJournal,
 
     torn, whole, rest = (tmp_path / "events.jsonl").read_bytes().split(b"\n")
     assert (b'{"event": "supervisor.rea', 1, b"") == (torn, json.loads(whole)["seq"], rest)
+
+
+def test_a_reader_that_stands_still_does_not_hold_up_the_supervisor(tmp_path: Path) -> None:
+    """A pipe that nobody reads costs the records on it, not the loop; they are in events.jsonl, and come again when it moves."""
+    read_end, write_end = os.pipe()
+    with open(write_end, "w", encoding="utf-8") as stream:
+        journal = Journal("run", "id", str(tmp_path / "events.jsonl"), "json", "info", stream)
+        started = time.monotonic()
+        for number in range(300):
+            journal.write("run.stopped", "info", 1, {"status": number, "step": "x" * 3000})
+        took = time.monotonic() - started
+        os.set_blocking(read_end, False)
+        while True:
+            try:
+                if not os.read(read_end, 1 << 20):
+                    break
+            except BlockingIOError:
+                break
+        journal.write("run.completed", "info", 1, {"step": 7})
+        last = os.read(read_end, 1 << 20).splitlines()[-1]
+    os.close(read_end)
+
+    assert took < 5
+    assert 301 == len((tmp_path / "events.jsonl").read_bytes().splitlines())
+    assert "run.completed" == json.loads(last)["event"]

@@ -472,6 +472,19 @@ def test_a_lock_whose_file_was_taken_away_is_no_longer_held(directory: str) -> N
     os.close(second)
 
 
+def test_a_lock_on_storage_that_does_not_answer_is_still_held(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An I/O error is not somebody having taken the lock's file away: to take it anew would be refused by ourselves."""
+    lock = statefile.lock(directory)
+
+    def failing(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", failing)
+        assert statefile.still_locked(directory, lock)
+    os.close(lock)
+
+
 def test_what_a_killed_supervisor_was_writing_goes_with_the_next_lock(directory: str) -> None:
     """Half-written run.json and status.json are swept by whoever has the lock; files of others stay."""
     others = {".wanted.json.partial-1-0123abcd", "trainer.log", ".status.json", "run.json", "supervisor.lock"}

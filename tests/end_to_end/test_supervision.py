@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -403,3 +404,141 @@ def test_every_record_is_in_the_catalogue_with_just_its_fields(bench: Bench) -> 
     for entry in map(json.loads, lines):
         assert common | set(CATALOGUE[entry["event"]].fields) == entry.keys(), entry["event"]
     assert len({json.loads(line)["event"] for line in lines}) >= 12
+
+
+def test_a_copy_of_the_directory_leaves_the_originals_trainer_alone(bench: Bench) -> None:
+    """Supervising a copy ends nothing of the original."""
+    import shutil
+
+    process = bench.start(*bench.command("--steps=10000"))
+    bench.wait_for("trainer.progressed")
+    original = bench.directory
+    shutil.copytree(original, bench.folder / "copy", ignore=shutil.ignore_patterns("*.partial-*", "*.tmp"))
+    bench.directory = bench.folder / "copy"
+    assert 0 == bench.run("--steps=30", sets=("run.final_step=30",))
+    bench.directory = original
+
+    assert process.poll() is None
+    assert [] == bench.records("trainer.exited")
+
+
+@pytest.mark.parametrize("loss", ["run.json", "--new-run"])
+def test_leftovers_are_found_by_their_directory(bench: Bench, loss: str) -> None:
+    """A killed supervisor's detached processes are ended by the next one, whatever became of the run's id."""
+    words = bench.command("--steps=30", "--habit=detach", sets=("run.final_step=30",))
+    process = bench.start(*words)
+    bench.wait_for("trainer.progressed")
+    process.kill()
+    process.wait()
+    until(lambda: len(marked(bench.folder)) == 3)
+    if loss == "run.json":
+        (bench.directory / ".lastgood" / "run.json").unlink()
+    else:
+        words = [words[0], "--new-run", *words[1:]]
+
+    assert 0 == bench.lastgood(*words).returncode
+    assert 3 == len(bench.records("trainer.leftover_ended")[0]["pids"])
+
+
+def test_what_a_shell_started_before_it_became_the_supervisor_lives_on(bench: Bench) -> None:
+    """`sh -c 'tensorboard & exec lastgood run ...'`: the other child is not the run's."""
+    words = bench.command("--steps=10", sets=("run.final_step=10",))
+    quoted = " ".join(f"'{word}'" for word in words)
+    line = f"sleep 61.5 & echo $! > other; exec '{sys.executable}' -m supervisor {quoted} > log"
+    done = subprocess.run(["sh", "-c", line], cwd=bench.folder, timeout=60, check=False)
+    other = int((bench.folder / "other").read_text())
+    try:
+        assert 0 == done.returncode
+        assert Path(f"/proc/{other}").exists()
+        assert [] == bench.records("trainer.leftover_ended")
+    finally:
+        os.kill(other, signal.SIGKILL)
+
+
+def test_a_supervisor_that_lost_its_lock_file_takes_it_again(bench: Bench) -> None:
+    """With its folder removed the supervisor makes it anew, and a second one is still refused."""
+    process = bench.start(*bench.command("--steps=10000"))
+    bench.wait_for("trainer.progressed")
+    (bench.directory / ".lastgood").rename(bench.folder / "gone")
+    until(lambda: (bench.directory / ".lastgood" / "run.json").exists())
+
+    assert 7 == bench.lastgood(*bench.command("--steps=10000")).returncode
+    assert process.poll() is None
+    assert ["0"] == bench.starts()
+
+
+def test_a_supervisor_whose_directory_was_taken_ends(bench: Bench) -> None:
+    """When another supervisor has the lock by now, this one ends its trainer, and says why."""
+    first = bench.start(*bench.command("--steps=10000", sets=("checkpoints.rescan_seconds=3",)))
+    bench.wait_for("trainer.progressed")
+    until(lambda: bench.state("status.json")["trainer_pid"])
+    (bench.directory / ".lastgood").rename(bench.folder / "gone")
+    second = bench.start(*bench.command("--steps=10000"))
+    assert 143 == first.wait(30)
+
+    assert second.poll() is None
+    assert "supervised by process" in bench.records("supervisor.lock_lost")[0]["reason"]
+
+
+def test_one_odd_file_ends_no_supervisor(bench: Bench) -> None:
+    """An archive with a compression gone wrong, and a pipe in a seal's place: judged, and the run goes on."""
+    import zipfile
+
+    assert 0 == bench.run("--steps=10")
+    odd = bench.directory / "step_999.npz"
+    with zipfile.ZipFile(odd, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("a", bytes(range(256)) * 100)
+    data = bytearray(odd.read_bytes())
+    data[60:80] = bytes(20)
+    odd.write_bytes(data)
+    os.mkfifo(bench.directory / "step_10.pt.sha256")
+
+    assert 0 == bench.run("--steps=20", sets=("run.final_step=20",))
+    assert ["0", "10"] == bench.starts()
+
+
+def test_snapshots_do_not_pile_up_over_deaths(bench: Bench) -> None:
+    """Retention keeps its number however often the trainer dies."""
+    process = bench.start(*bench.command("--steps=10000", "--pause=0.01", sets=("checkpoints.keep.last=2",)))
+    for number in range(1, 6):
+        bench.wait_for("trainer.spawned", number)
+        seen = len(bench.records("trainer.progressed"))
+        bench.wait_for("trainer.progressed", seen + 4)
+        os.kill(bench.records("trainer.spawned")[number - 1]["pid"], signal.SIGKILL)
+    bench.wait_for("trainer.spawned", 6)
+    bench.wait_for("trainer.progressed", len(bench.records("trainer.progressed")) + 4)
+
+    assert len(list(bench.directory.glob("*.pt"))) <= 5
+    process.terminate()
+
+
+def test_adopted_processes_are_collected(bench: Bench) -> None:
+    """A trainer that forks short jobs twice leaves no zombies behind."""
+    script = bench.folder / "forker.py"
+    script.write_text(
+        "import os, time\nfor step in range(1, 200):\n    if os.fork() == 0:\n        os.fork()\n        os._exit(0)\n"
+        "    os.wait()\n    print('step', step, flush=True)\n    time.sleep(0.01)\ntime.sleep(30)\n"
+    )
+    words = bench.command()
+    process = bench.start(*words[: words.index("--") + 1], sys.executable, str(script))
+    until(
+        lambda: (
+            "step 199" in (bench.directory / ".lastgood" / "trainer.log").read_text()
+            if (bench.directory / ".lastgood" / "trainer.log").exists()
+            else False
+        )
+    )
+
+    def zombies() -> int:
+        stats = [Path(f"/proc/{name}/stat") for name in os.listdir("/proc") if name.isdigit()]
+        fields = [_stat(path) for path in stats]
+        return len([one for one in fields if one[:1] == ["Z"] and one[1:2] == [str(process.pid)]])
+
+    until(lambda: zombies() <= 1)
+
+
+def _stat(path: Path) -> list[str]:
+    try:
+        return path.read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
