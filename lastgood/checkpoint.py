@@ -1,6 +1,7 @@
 """Save and load the whole state of a run: the part of the library that imports torch, inside the functions that need it."""
 
 import copy
+import errno
 import logging
 import os
 import pickle
@@ -18,6 +19,7 @@ from lastgood.lock import WriterLock
 from lastgood.publish import Published, publish, remove, sweep
 from lastgood.rng import capture_rng_state, restore_rng_state
 from lastgood.rungs import Rung, down_to_first_proven, ever_held_one, judge, scan
+from lastgood.verdict import Kind
 
 log = logging.getLogger("lastgood")
 
@@ -205,7 +207,16 @@ class CheckpointManager:
             if rung.step is None or rung.step <= (step or 0)
         ]
         rungs = newest_first([judge(rung, ledger) for rung in own])
-        in_use = {os.path.basename(published.path)} | {rung.name for rung in rungs if rung.linked}
+        name = os.path.basename(published.path)
+        verdict = next((rung.verdict for rung in rungs if rung.name == name), None)
+        if verdict is None or verdict.kind is not Kind.HEALTHY:
+            number, reason = (verdict.errno, verdict.reason) if verdict is not None else (None, "it is gone")
+            raise OSError(
+                number or errno.EIO,
+                f"it does not read back with its seal ({reason}); nothing was pruned",
+                published.path,
+            )
+        in_use = {name} | {rung.name for rung in rungs if rung.linked}
         for rung in keep.expendable(rungs, self._keep, in_use):
             try:
                 remove(rung.path)

@@ -23,6 +23,10 @@ class ExitStatus(IntEnum):
 class UsageError(Exception):
     """A person's mistake, told in one line that names the file, the key and the cure."""
 
+    def __init__(self, text: str) -> None:
+        """`text` may hold names from outside; whatever would end the line or steer a terminal is shown as an escape."""
+        super().__init__("".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text))
+
 
 class AlreadySupervisedError(Exception):
     """Another supervisor has this checkpoint directory."""

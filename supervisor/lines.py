@@ -135,9 +135,13 @@ def _newest_step(text: bytes, pattern: re.Pattern[bytes]) -> Step | None:
     return None
 
 
+_STEP_MAX = 1 << 53  # what a setting may hold; a larger number in a line is no step
+
+
 def _step_of(match: re.Match[bytes]) -> int | None:
     try:
-        return int(match["step"])
+        step = int(match["step"])
+        return step if step <= _STEP_MAX else None
     except (TypeError, ValueError):
         return None
 

@@ -284,7 +284,9 @@ def open_manager(settings: Settings) -> Iterator[CheckpointManager]:
     try:
         manager.hold()  # two trainers in one folder would undo each other's work
     except OSError as error:
-        raise UsageError("out_dir", f"{settings.out_dir} cannot be written ({error.strerror}); choose another") from None
+        raise UsageError(
+            "out_dir", f"{settings.out_dir} cannot be written ({error.strerror}); choose another"
+        ) from None
     except RuntimeError as error:
         raise UsageError("out_dir", f"{one_line(error)}; choose another, or end that process") from None
     try:

@@ -1,12 +1,13 @@
 """The `lastgood` command. Commands are loaded when they are called, so that `latest` does not pay for `chaos`."""
 
+import os
 import sys
 from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
-from supervisor.cli import campaign, control, run, snapshots, tools
+from supervisor.cli import campaign, control, run, salvaging, snapshots, tools
 from supervisor.errors import ExitStatus, UsageError
 
 app = typer.Typer(
@@ -37,6 +38,7 @@ app.command("run")(run.run)
 app.command("verify")(snapshots.verify)
 app.command("list")(snapshots.list_)
 app.command("latest")(snapshots.latest)
+app.command("salvage")(salvaging.salvage)
 app.command("status")(control.status)
 app.command("chaos")(campaign.chaos)
 app.command("events")(tools.events)
@@ -51,4 +53,5 @@ def main() -> None:
         print(f"lastgood: {error}", file=sys.stderr)  # noqa: T201 - talk goes to stderr
         sys.exit(ExitStatus.USAGE)
     except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the last flush would fail again, and be complained of
         sys.exit(1)  # the reader of our output went away; there is nobody to tell

@@ -59,5 +59,7 @@ def read(directory: str) -> dict[str, Any]:
         raise UsageError(
             f"status: {directory} is not a run's checkpoint directory: no supervisor has written a status there"
         )
+    if not {"failure", "supervisor_pid", "written_at"} <= found.keys():
+        raise UsageError(f"status: {directory}: status.json is damaged; a supervisor writes it anew")
     supervised = statefile.holder(directory) is not None
     return {**found, "wanted": statefile.read_wanted(directory), "supervised": supervised}

@@ -20,12 +20,13 @@ Pattern = Annotated[
 
 def verify(
     paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Snapshots, or folders of them.")],
+    deep: Annotated[bool, typer.Option("--deep", help="Also look for NaN in float tensors.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Judge snapshots by reading their bytes. Exit 0: all healthy or intact; 1: something is not; 2: usage."""
     found: list[tuple[str, Verdict]] = []
     for path in paths:
-        found += [(name, judging.verify(name)) for name in _expanded(path)]
+        found += [(name, judging.verify(name, deep)) for name in _expanded(path)]
     if as_json:
         typer.echo(json.dumps([_verdict_fields(path, verdict) for path, verdict in found], indent=1))
     else:

@@ -389,3 +389,19 @@ def test_what_torch_refuses_is_never_proven(tmp_path: Path) -> None:
             loaded = torch.load(path, weights_only=True)
             assert torch.equal(original["w"], loaded["w"])
             assert original["step"] == loaded["step"]
+
+
+def test_a_deep_look_finds_nan_and_names_the_tensor(tmp_path: Path) -> None:
+    """Bytes that are good and weights that are not: poisoned, in the optimizer's moments too; other files say so."""
+    good = {"model": {"w": torch.ones(1000)}, "optimizer": {"state": {0: {"exp_avg": torch.zeros(10)}}}}
+    save_checkpoint_atomic(good, tmp_path / "ckpt_1.pt")
+    assert (Kind.HEALTHY, True) == ((v := verify(tmp_path / "ckpt_1.pt", deep=True)).kind, "no NaN" in v.reason)
+
+    good["optimizer"]["state"][0]["exp_avg"][3] = float("nan")
+    save_checkpoint_atomic(good, tmp_path / "ckpt_2.pt")
+    assert Kind.HEALTHY is verify(tmp_path / "ckpt_2.pt").kind
+    found = verify(tmp_path / "ckpt_2.pt", deep=True)
+    assert (Kind.POISONED, True) == (found.kind, "1 NaN in optimizer.state.0.exp_avg (float32)" in found.reason)
+
+    (tmp_path / "state_3.json").write_text("{}")
+    assert "not looked into" in verify(tmp_path / "state_3.json", deep=True).reason

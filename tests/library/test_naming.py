@@ -34,7 +34,8 @@ def test_the_step_is_the_number_that_the_name_means(name: str, step: int | None)
     "name",
     [
         "step_300.pt.tmp", "tmp-checkpoint-300", ".step_300.pt.swp", "300.orbax-checkpoint-tmp-0", "step_300.part",
-        "ckpt_1.pt~", "samples_step_30.txt", "step_30.jpg", "step_30.txt", "plot_step_3.json", "metrics.jsonl", "train.log", "step_10.log", "ckpt_1.pt.sha256", "notes.txt", "config_2.yaml",
+        "ckpt_1.pt~", "samples_step_30.txt", "step_30.jpg", "step_30.txt", "plot_step_3.json",
+        "metrics.jsonl", "train.log", "step_10.log", "ckpt_1.pt.sha256", "notes.txt", "config_2.yaml",
     ],
 )  # fmt: skip
 def test_temporary_and_other_files_are_no_candidates(name: str) -> None:

@@ -14,7 +14,9 @@ from lastgood.pickles import Call, Global, PickleError, read
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(-(2**62), 2**62), inner) | st.tuples(inner, inner),
+    lambda inner: (
+        st.lists(inner) | st.dictionaries(st.text() | st.integers(-(2**62), 2**62), inner) | st.tuples(inner, inner)
+    ),
     max_leaves=20,
 )
 

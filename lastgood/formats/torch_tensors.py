@@ -1,0 +1,178 @@
+"""The tensors that a torch pickle describes: their names and where their bytes are. Nothing is built, torch is not needed.
+
+A tensor is a view of a storage: an offset, a shape and a stride, all counted in elements. Its name is its dotted path in the
+payload, such as `model.transformer.h.0.attn.c_attn.weight` or `optimizer.state.3.exp_avg`.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from lastgood.formats.torch_zip import ITEM_BYTES
+from lastgood.pickles import Call, Global, Persistent
+
+MAX_DEPTH = 64  # levels of nesting; a checkpoint has about ten, and what loads it recurses
+
+STORAGE_DTYPES = {
+    "DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storage": "bfloat16",
+    "LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16", "CharStorage": "int8", "ByteStorage": "uint8",
+    "BoolStorage": "bool", "ComplexDoubleStorage": "complex128", "ComplexFloatStorage": "complex64",
+    "QUInt8Storage": "quint8", "QInt8Storage": "qint8", "QInt32Storage": "qint32", "QUInt4x2Storage": "quint4x2",
+    "QUInt2x4Storage": "quint2x4", "UntypedStorage": "uint8",
+}  # fmt: skip
+"""The dtype of the elements of each storage type that a torch pickle names."""
+
+BITS = {
+    "float64": 64, "float32": 32, "float16": 16, "bfloat16": 16, "complex32": 32, "complex64": 64, "complex128": 128,
+    "float8_e4m3fn": 8, "float8_e5m2": 8, "float8_e4m3fnuz": 8, "float8_e5m2fnuz": 8, "float8_e8m0fnu": 8,
+    "float4_e2m1fn_x2": 8, "int64": 64, "int32": 32, "int16": 16, "int8": 8, "uint64": 64, "uint32": 32, "uint16": 16,
+    "uint8": 8, "bool": 8, "quint8": 8, "qint8": 8, "qint32": 32, "quint4x2": 4, "quint2x4": 2, "bits8": 8, "bits16": 16,
+    "bits1x8": 8, "bits2x4": 8, "bits4x2": 8,
+}  # fmt: skip
+"""Bits of one element of each dtype."""
+
+_BY_STORAGE_TYPE = frozenset(
+    f"torch._utils.{name}" for name in ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_qtensor")
+)
+_BY_DTYPE = frozenset({"torch._utils._rebuild_tensor_v3"})
+TENSOR_FUNCTIONS = _BY_STORAGE_TYPE | _BY_DTYPE
+"""What a pickle calls to build a tensor out of a storage."""
+
+FROM_TYPE = "torch._tensor._rebuild_from_type_v2"
+"""What it calls with such a function and that one's arguments, for a tensor that has attributes of its own."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A view of the storage called `storage`: offset, shape and stride in elements of `dtype`; sizes in bytes."""
+
+    storage: str
+    storage_bytes: int
+    dtype: str
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        """How many elements the tensor has."""
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """What its elements take when they lie side by side."""
+        return (self.elements * BITS[self.dtype] + 7) // 8
+
+    @property
+    def span(self) -> int:
+        """Elements of the storage from its first one to its last one, both counted."""
+        if self.elements == 0:
+            return 0
+        return 1 + sum((length - 1) * step for length, step in zip(self.shape, self.stride, strict=True))
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether its elements lie side by side in the order of their indices."""
+        expected = 1
+        for length, step in zip(reversed(self.shape), reversed(self.stride), strict=True):
+            if length != 1 and step != expected:
+                return self.elements == 0
+            expected *= length
+        return True
+
+    @property
+    def fits(self) -> bool:
+        """Whether every element it views is inside its storage."""
+        return (self.offset + self.span) * BITS[self.dtype] <= 8 * self.storage_bytes or self.elements == 0
+
+
+def tensor_of(node: Any) -> Tensor | None:
+    """The tensor that a call in a pickle would build, or None when it would build none, or none that makes sense."""
+    if not (isinstance(node, Call) and isinstance(node.function, Global) and isinstance(node.arguments, tuple)):
+        return None
+    function, arguments = str(node.function), node.arguments
+    if (
+        function == FROM_TYPE
+        and len(arguments) == 4
+        and isinstance(arguments[0], Global)
+        and str(arguments[0]) != FROM_TYPE
+    ):
+        return tensor_of(Call(arguments[0], arguments[2]))
+    if function not in TENSOR_FUNCTIONS or len(arguments) < 4:
+        return None
+    storage = storage_of(arguments[0])
+    dtype = storage[1] if storage and function in _BY_STORAGE_TYPE else _named_dtype(arguments)
+    if storage is None or dtype is None:
+        return None
+    _, offset, shape, stride = arguments[:4]
+    if not (_counts((offset,)) and _counts(shape) and _counts(stride) and len(shape) == len(stride)):
+        return None
+    tensor = Tensor(storage[0], storage[2], dtype, offset, shape, stride)
+    return tensor if tensor.fits else None
+
+
+def _named_dtype(arguments: tuple[Any, ...]) -> str | None:
+    """The dtype that the newer rebuild function is given beside an untyped storage."""
+    match arguments[6:7]:
+        case (Global("torch", name),) if name in BITS:
+            return name
+        case _:
+            return None
+
+
+def _counts(numbers: Any) -> bool:
+    return isinstance(numbers, tuple) and all(type(number) is int and number >= 0 for number in numbers)
+
+
+def storage_of(node: Any) -> tuple[str, str, int] | None:
+    """Key, dtype and size in bytes of a storage that a pickle refers to; None when it is no storage of a known type."""
+    match node:
+        case Persistent(id=("storage", Global(name=kind), str(key), _, int(count))):
+            dtype = STORAGE_DTYPES.get(kind)
+            if dtype is None or count < 0:
+                return None
+            return key, dtype, count * ITEM_BYTES[kind]
+        case _:
+            return None
+
+
+def joined(name: str, part: Any) -> str:
+    """The dotted name of what is called `part` inside of what is called `name`."""
+    return f"{name}.{part}" if name else str(part)
+
+
+def walk(value: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Name and description of every tensor in a pickle's value, in order; a container that is shared is entered once."""
+    seen: set[int] = set()
+    waiting: list[tuple[str, Any, int]] = [(name, value, 0)]
+    while waiting:
+        name, node, depth = waiting.pop()
+        tensor = tensor_of(node)
+        if tensor is not None:
+            yield name, tensor
+        if not isinstance(node, dict | list | tuple | Call) or depth > MAX_DEPTH or id(node) in seen:
+            continue
+        if tensor is None:
+            seen.add(id(node))
+        waiting += [
+            (joined(name, part) if part is not None else name, inner, depth + 1) for part, inner in _inside(node)
+        ]
+
+
+def _inside(node: Any) -> list[tuple[Any, Any]]:
+    """What a container or a call holds, last first: a part of a name (None for what has the name of the whole) and a node."""
+    if isinstance(node, dict):
+        return list(node.items())[::-1]
+    if isinstance(node, Call):
+        pairs = [item if is_pair(item) else (index, item) for index, item in enumerate(node.items)]
+        own = [node.arguments, node.state]
+        if isinstance(node.arguments, tuple):
+            own = [*(one for one in node.arguments if not isinstance(one, Persistent)), node.state]
+        return [*pairs[::-1], *((None, one) for one in own[::-1])]
+    return list(enumerate(node))[::-1]
+
+
+def is_pair(item: Any) -> bool:
+    """Whether a call's item is a key and a value, as those of a dictionary are."""
+    return isinstance(item, tuple) and len(item) == 2

@@ -1,0 +1,162 @@
+"""What is interrupted: each operation makes ready in a folder and returns what is done while the tracer watches.
+
+The checkpoint directory is `run` in that folder. The weights of a snapshot say its step and which writing of it this is.
+"""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from lastgood import publish as publishing
+from lastgood.checkpoint import CheckpointManager, save_checkpoint_atomic
+from lastgood.hashing import file_sha256
+from lastgood.ledger import Ledger
+from lastgood.naming import snapshot_name
+from lastgood.seal import Identity, seal_path
+from lastgood.verdict import Kind, Proof, Verdict
+from supervisor.adapters import places, statefile
+from supervisor.adapters.verifier import Verifier
+from supervisor.core.memory import Memory
+from tests.crash.states import ACKNOWLEDGED
+
+NEXT_STEP = 9
+WEIGHTS = 6000  # a snapshot then has several pages, which can be torn apart
+FEW_WEIGHTS = 1000
+
+Work = Callable[[], object]
+
+
+class Stateful:
+    """Stands for a model or an optimizer."""
+
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        self._state = state
+
+    def state_dict(self) -> Mapping[str, Any]:
+        return self._state
+
+
+def model(step: int, writing: int, weights: int = WEIGHTS) -> Stateful:
+    return Stateful({"weights": torch.full((weights,), step + writing / 10) + torch.arange(weights)})
+
+
+def payload(step: int, writing: int) -> dict[str, Any]:
+    return {"model": model(step, writing).state_dict(), "iter_num": step}
+
+
+def run_of(folder: str) -> str:
+    return os.path.join(folder, "run")
+
+
+def write_snapshot(folder: str, step: int, writing: int = 1) -> str:
+    path = os.path.join(run_of(folder), snapshot_name(step))
+    os.makedirs(run_of(folder), exist_ok=True)
+    save_checkpoint_atomic(payload(step, writing), path)
+    return path
+
+
+def save(run: str | os.PathLike[str], step: int) -> None:
+    """What a trainer that has just been started does: save once, keep two, and end."""
+    _saving(run, step)()
+
+
+def _saving(run: str | os.PathLike[str], step: int, blocking: bool = True) -> Work:
+    manager = CheckpointManager(run, max_to_keep=2)
+    state, optimizer = model(step, 1), Stateful({})
+
+    def work() -> None:
+        try:
+            manager.save(step, state, optimizer, rng_state={}, blocking=blocking)
+        finally:
+            manager.close()
+
+    return work
+
+
+def first_save(folder: str) -> Work:
+    return _saving(run_of(folder), 1)
+
+
+def next_save(folder: str) -> Work:
+    return _saving(run_of(folder), NEXT_STEP)
+
+
+def save_and_prune(folder: str) -> Work:
+    return _saving(run_of(folder), 3)
+
+
+def save_behind_and_prune(folder: str) -> Work:
+    return _saving(run_of(folder), 3, blocking=False)
+
+
+def overwrite(folder: str) -> Work:
+    state = payload(2, 2)
+    return lambda: save_checkpoint_atomic(state, os.path.join(run_of(folder), snapshot_name(2)))
+
+
+def overwrite_unsealed(folder: str) -> Work:
+    """What is overwritten was written by somebody else, or lost its seal."""
+    return overwrite(folder)
+
+
+def drop_seal(folder: str, step: int) -> None:
+    os.unlink(seal_path(os.path.join(run_of(folder), snapshot_name(step))))
+
+
+def a_run(folder: str) -> Work:
+    """The saves of a run from the first to the fourth, the second one twice; each is acknowledged when it has returned."""
+    manager = CheckpointManager(run_of(folder), max_to_keep=2)
+    states = [
+        (step, writing, model(step, writing, FEW_WEIGHTS)) for step, writing in ((1, 1), (2, 1), (2, 2), (3, 1), (4, 1))
+    ]
+
+    def work() -> None:
+        for step, writing, state in states:
+            manager.save(step, state, Stateful({}), rng_state={})
+            os.access(os.path.join(folder, f"{ACKNOWLEDGED}{step}.{writing}"), os.F_OK)
+            manager.wait()
+        manager.close()
+
+    return work
+
+
+def remove(folder: str) -> Work:
+    return lambda: publishing.remove(os.path.join(run_of(folder), snapshot_name(1)))
+
+
+def sweep(folder: str) -> Work:
+    return lambda: publishing.sweep(run_of(folder))
+
+
+def write_run(folder: str) -> Work:
+    run = statefile.RunFile("the-run", Memory(high_water=2, incarnation=2))
+    return lambda: statefile.write_run(run_of(folder), run, 0.0)
+
+
+def set_aside(folder: str) -> Work:
+    return lambda: places.set_aside(run_of(folder), snapshot_name(2), {"reason": "for a test"})
+
+
+def verdict_of(path: str) -> tuple[Identity, Verdict]:
+    status = os.stat(path)
+    return Identity.of(status), Verdict(
+        Kind.HEALTHY, Proof.SEAL, "for a test", status.st_size, file_sha256(path), 1, 0.5
+    )
+
+
+def remember(folder: str) -> Work:
+    """A verdict goes into the ledger."""
+    path = os.path.join(run_of(folder), snapshot_name(1))
+    identity, verdict = verdict_of(path)
+    ledger = Ledger(run_of(folder), writable=True)
+    return lambda: ledger.put(path, identity, verdict, time.time_ns() + 10**10)
+
+
+def seal_for_others(folder: str) -> Work:
+    """A supervisor seals a snapshot that its writer left unsealed."""
+    verifier = Verifier(run_of(folder), None, 0.0, {})
+    verifier.judge_ladder()
+    return lambda: verifier.seal(snapshot_name(2))
