@@ -141,10 +141,13 @@ def _beside(path: str) -> Seal | SealDamaged | None:
         if error.errno in (errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO):
             return SealDamaged(f"seal-damaged: the seal file cannot be read ({error.strerror})")
         raise
-    with open(descriptor, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return SealDamaged("seal-damaged: what has the seal's name is not a regular file")
-        content = file.read(MAX_SEAL_BYTES + 1)
+        with open(descriptor, "rb", closefd=False) as file:
+            content = file.read(MAX_SEAL_BYTES + 1)
+    finally:
+        os.close(descriptor)
     if len(content) > MAX_SEAL_BYTES:
         return SealDamaged("seal-damaged: the seal file is larger than any list of digests")
     return parse_seal(content, os.path.basename(path))

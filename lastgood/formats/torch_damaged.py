@@ -11,7 +11,6 @@ Not done: compressed records, and archives whose bytes were moved (something ins
 """
 
 import zipfile
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -80,7 +79,8 @@ def look(file: BinaryIO) -> Wreck:
     sizes = _sizes(contents)
     places = Places(source, directory, sizes)
     found = places.find(start + size, size)
-    return Wreck(contents, _judge(source, places, found, sizes, proven), places.byteorder, not proven)
+    storages = {key: _judged(source, places.listed(key), found.get(key), sizes[key], proven) for key in sizes}
+    return Wreck(contents, storages, places.byteorder, not proven)
 
 
 def _sizes(contents: pickles.Contents) -> dict[str, int]:
@@ -145,33 +145,17 @@ def _pickle_ends(
         yield from ((at - length, source.number(at - length + 4)) for length in (16, 24))
 
 
-def _judge(
-    source: Source, places: Places, found: dict[str, Place], sizes: dict[str, int], proven: bool
-) -> dict[str, Storage]:
-    """Every storage by its key, checked. Where two claim the same bytes, those that are there by name keep them."""
-    judged = {key: _judged(source, places.listed(key), found.get(key), size, proven) for key, size in sizes.items()}
-    claims = Counter(storage.start for storage, _ in judged.values() if storage.start)
-    return {
-        key: storage
-        if named or claims[storage.start] < 2
-        else Storage(State.LOST, size=storage.size, reason=_MISPLACED)
-        for key, (storage, named) in judged.items()
-    }
-
-
-def _judged(
-    source: Source, listed: Place | None, counted: Place | None, size: int, proven: bool
-) -> tuple[Storage, bool]:
-    """What is known about a storage, and whether its name is known to stand where it was found."""
+def _judged(source: Source, listed: Place | None, counted: Place | None, size: int, proven: bool) -> Storage:
+    """What is known about a storage that may be where the directory tells or where counting leads."""
     if size == 0:
-        return Storage(State.WHOLE if proven else State.UNPROVEN), True
+        return Storage(State.WHOLE if proven else State.UNPROVEN)
     reason = _unplaced(source)
     for place in dict.fromkeys(place for place in (listed, counted) if place):
         storage = _proved(source, place, size) if proven else _unproven(source, place, size)
         if storage.state is not State.LOST:
-            return storage, place.named
+            return storage
         reason = storage.reason
-    return Storage(State.LOST, size=size, reason=reason), True
+    return Storage(State.LOST, size=size, reason=reason)
 
 
 def _proved(source: Source, place: Place, size: int) -> Storage:

@@ -2,9 +2,11 @@
 
 import ctypes
 import errno
+import functools
 import os
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +15,7 @@ from pathlib import Path
 _libc = ctypes.CDLL(None, use_errno=True)
 _MNT_DETACH = 2
 BUSY_SECONDS_MAX = 5.0
+MEBIBYTE = 1 << 20
 
 MAKE = {
     "ext4": ["mkfs.ext4", "-q", "-F"],
@@ -24,15 +27,30 @@ SIZES = {"ext4": "64M", "xfs": "400M", "btrfs": "160M"}  # about the least that 
 
 def why_not(*kinds: str) -> str | None:
     """Why filesystems of these kinds cannot be made and mounted here, or None when they can."""
-    if os.geteuid() != 0:
-        return "mounting needs root"
+    if (reason := _why_no_mounts()) is not None:
+        return reason
     for kind in kinds:
         if shutil.which(MAKE[kind][0]) is None:
             return f"{MAKE[kind][0]} is not installed"
-    if shutil.which("losetup") is None:
-        return "losetup is not installed"
     unknown = [kind for kind in kinds if not _kernel_knows(kind)]
     return f"the kernel knows no {unknown[0]}" if unknown else None
+
+
+@functools.cache
+def _why_no_mounts() -> str | None:
+    """Being root is not enough in a container."""
+    if os.geteuid() != 0:
+        return "mounting needs root"
+    if shutil.which("losetup") is None:
+        return "losetup is not installed"
+    try:
+        with tempfile.TemporaryDirectory() as folder, mounted("probe", "tmpfs", Path(folder)) as at:
+            image = at / "image"
+            image.write_bytes(bytes(MEBIBYTE))
+            with loop_device(image):
+                return None
+    except OSError as error:
+        return f"nothing can be mounted here: {error}"
 
 
 def _kernel_knows(kind: str) -> bool:
@@ -91,7 +109,7 @@ def mounted(device: str, kind: str, at: Path, options: str = "") -> Iterator[Pat
 
 @contextmanager
 def loop_device(image: Path) -> Iterator[str]:
-    """A block device over a file."""
+    """A block device over a file, gone afterwards."""
     made = subprocess.run(["losetup", "--find", "--show", str(image)], capture_output=True, text=True, check=False)
     if made.returncode != 0:
         raise OSError(errno.ENODEV, f"losetup: {made.stderr.strip()}")
@@ -99,7 +117,20 @@ def loop_device(image: Path) -> Iterator[str]:
     try:
         yield device
     finally:
-        subprocess.run(["losetup", "--detach", device], check=True, capture_output=True)
+        _detach(device)
+
+
+def _detach(device: str) -> None:
+    """Take a loop device away, trying again when the machine has no room for one more process."""
+    give_up_at = time.monotonic() + BUSY_SECONDS_MAX
+    while True:
+        try:
+            subprocess.run(["losetup", "--detach", device], check=True, capture_output=True)
+            return
+        except (OSError, subprocess.CalledProcessError):
+            if time.monotonic() > give_up_at:
+                raise
+            time.sleep(0.1)
 
 
 def make_image(path: Path, kind: str, *more: str, size: str = "") -> Path:

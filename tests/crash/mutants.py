@@ -116,3 +116,14 @@ def seal_removed_first() -> None:
         publishing.remove_if_there(path)
 
     publishing.remove = remove
+
+
+def removal_not_synced() -> None:
+    """Nothing keeps a power cut from leaving a seal of which data and partial are gone."""
+    real = publishing.remove
+
+    def remove(path: str) -> None:
+        publishing.fsync_folder = lambda folder: None
+        real(path)
+
+    publishing.remove = remove

@@ -21,9 +21,7 @@ from tests.crash.conftest import give_up
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(300)]
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
-PAGE = 4096
 SNAPSHOT_PAGES = 7  # what a snapshot of `operations` takes, and one more for its seal
-MEBIBYTE = 1 << 20
 
 
 @pytest.fixture
@@ -36,8 +34,8 @@ def mounts(tmp_path: Path) -> Path:
 
 def of_random_bytes(count: int) -> Callable[[BinaryIO], object]:
     def write(file: BinaryIO) -> None:
-        for _ in range(count // MEBIBYTE):
-            file.write(os.urandom(MEBIBYTE))
+        for _ in range(count // disks.MEBIBYTE):
+            file.write(os.urandom(disks.MEBIBYTE))
 
     return write
 
@@ -136,7 +134,7 @@ def test_bytes_lost_behind_the_writers_back_are_said_by_fsync(
 
     monkeypatch.setattr(os, "fsync", fsync)
     with pytest.raises(OSError) as caught:
-        publish(run / "ckpt_00000002.pt", of_random_bytes(mebibytes * MEBIBYTE))
+        publish(run / "ckpt_00000002.pt", of_random_bytes(mebibytes * disks.MEBIBYTE))
     assert [caught.value.errno] == refused[:1], "it was not the fsync that told"
     assert caught.value.errno in FULL | {errno.EIO}
     assert run / "ckpt_00000001.pt" == latest_healthy(run)

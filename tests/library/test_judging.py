@@ -291,3 +291,38 @@ def test_published_empty_content_is_still_refused(tmp_path: Path) -> None:
     publish(tmp_path / "a.pt", lambda file: None)
 
     assert Kind.TRUNCATED is verify(tmp_path / "a.pt").kind
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_damaged_compressed_record_is_corrupt(tmp_path: Path, method: int) -> None:
+    """Whatever error a compression has of its own, the verdict is about the bytes."""
+    path = tmp_path / "a.npz"
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("a", bytes(range(256)) * 100)
+    assert Kind.INTACT is verify(path).kind
+    data = bytearray(path.read_bytes())
+    data[45:65] = bytes(20)
+    path.write_bytes(data)
+
+    assert Kind.CORRUPT is verify(path).kind
+
+
+def test_an_end_record_that_lies_costs_no_memory(make_zip: MakeSnapshot) -> None:
+    """A directory said to be as large as the file is refused before it is read."""
+    path = make_zip("a.pt", size=50_000)
+    data = bytearray(path.read_bytes())
+    end = data.rfind(b"PK\x05\x06")
+    data[end + 12 : end + 16] = (40_000).to_bytes(4, "little")
+    path.write_bytes(data)
+
+    assert (Kind.CORRUPT, True) == (verify(path).kind, "not where the end" in verify(path).reason)
+
+
+def test_a_format_that_raises_anything_is_no_danger(make_zip: MakeSnapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error that nobody thought of is a verdict about the file, not the end of whoever judges a directory."""
+    monkeypatch.setattr("lastgood.formats.torch_zip.records", lambda file: {}["nothing"])
+
+    assert (Kind.CORRUPT, True) == (
+        verify(make_zip("a.pt")).kind,
+        "KeyError" in verify(make_zip("b.pt")).reason,
+    )

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastgood.pickles import Call, Global, PickleError, read
+from lastgood.pickles import MAX_CONTAINERS, Call, Global, PickleError, TooLargeError, read
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(),
@@ -99,3 +99,14 @@ def test_bombs_cost_bounded_time(data: bytes) -> None:
 def test_globals_compare_by_name() -> None:
     """A global is its module and its name."""
     assert Global("torch", "FloatStorage") == read(b"\x80\x02ctorch\nFloatStorage\n.").value
+
+
+def test_what_is_too_large_is_told_apart_from_what_is_broken() -> None:
+    """A sane pickle that would cost too much is not called damaged; keys made to collide cost nothing."""
+    with pytest.raises(TooLargeError, match="containers"):
+        read(b"\x80\x02]" + b"\x8f0" * (MAX_CONTAINERS + 1) + b".")
+
+    colliding = {float(2**61 - 1) * n: n for n in range(20_000)}
+    started = time.monotonic()
+    assert 20_000 == len(read(pickle.dumps(colliding)).value)
+    assert time.monotonic() - started < 5

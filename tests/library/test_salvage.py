@@ -136,7 +136,9 @@ def test_an_intact_file_gives_everything(saved: tuple[dict[str, Any], Path]) -> 
     assert content["model"]._metadata == loaded["model"]._metadata
     assert content["optimizer"].keys() == loaded["optimizer"].keys()
     assert (len(tensors), len(tensors)) == intact_tensors(path)
-    torch.load(result.published.path, weights_only=True, mmap=True)  # type: ignore[union-attr]
+    assert result.published is not None
+    torch.load(result.published.path, weights_only=True, mmap=True)
+    assert {0} == {start % 64 for start, _ in ends(Path(result.published.path)).values()}
 
 
 @pytest.mark.parametrize("percent", range(0, 100, 5))
@@ -257,6 +259,30 @@ def test_a_name_changed_into_another_ones_is_not_believed(tmp_path: Path) -> Non
     assert [None, None, None] == loaded["model"][7:]
 
 
+def test_a_name_of_a_longer_one_does_not_hide_the_next(tmp_path: Path) -> None:
+    """A false name with another size would lead past the next header; that one is found all the same, and both are had."""
+    torch.save({"model": [torch.full((3 + i % 2,), float(i)) for i in range(6)]}, tmp_path / "a.pt")
+    data = bytearray((tmp_path / "a.pt").read_bytes()[: ends(tmp_path / "a.pt")["3"][1] + 16])
+    at = data.index(b"a/data/2")
+    data[at : at + 8] = b"a/data/3"
+    (tmp_path / "b.pt").write_bytes(data)
+    _, loaded = get_out(tmp_path / "b.pt")
+
+    assert [0.0, 1.0, 2.0, 3.0] == [float(one[0]) for one in loaded["model"][:4]]
+
+
+def test_a_directory_that_points_beside_another_record_is_not_believed(tmp_path: Path) -> None:
+    """Padding forgives a few bytes: the data found there are whole, but another tensor's."""
+    torch.save({"model": [torch.full((2,), float(i)) for i in range(10)]}, tmp_path / "a.pt")
+    data = bytearray((tmp_path / "a.pt").read_bytes())
+    at = data.rindex(b"a/data/8") - 4
+    data[at : at + 4] = (data.index(b"a/data/5") - 30 + 8).to_bytes(4, "little")
+    (tmp_path / "b.pt").write_bytes(data)
+    _, loaded = get_out(tmp_path / "b.pt")
+
+    assert [float(i) for i in range(10)] == [float(one[0]) for one in loaded["model"]]
+
+
 def test_the_order_of_older_torch_is_known(tmp_path: Path) -> None:
     """Storages sorted by their keys as text, and a cut among them."""
     content = {"model": {f"w{i}": torch.full((6,), float(i)) for i in range(14)}}
@@ -268,7 +294,7 @@ def test_the_order_of_older_torch_is_known(tmp_path: Path) -> None:
             writer.write_record(name, part, len(part))
         writer.write_end_of_file()
     data = bytearray((tmp_path / "old.pt").read_bytes()[: ends(tmp_path / "old.pt")["3"][1] + 16])
-    at = data.index(b"old/data/12") - 30
+    at = data.index(b"old/data/10") - 30
     data[at : at + 45] = bytes(45)
     (tmp_path / "cut.pt").write_bytes(data)
     result, loaded = get_out(tmp_path / "cut.pt", content)
@@ -287,6 +313,18 @@ def test_a_damaged_pickle_leaves_nothing_and_says_so(saved: tuple[dict[str, Any]
     assert "its data.pkl, which says what all other bytes mean, is damaged" == result.reason
     with pytest.raises(DamageError, match=r"data\.pkl"):
         intact_tensors(path)
+
+
+def test_a_pickle_without_its_checksum_proves_nothing(saved: tuple[dict[str, Any], Path]) -> None:
+    """A zero where the pickle's CRC32 was is damage, unless all checksums are zero."""
+    _, path = saved
+    data = bytearray(path.read_bytes()[: ends(path)["9"][1]])
+    at = data.index(b".PK\x07\x08") + 5
+    data[at : at + 4] = bytes(4)
+    path.write_bytes(data)
+    result, _ = get_out(path)
+
+    assert (0, False, "damaged" in result.reason) == (result.kept, result.unproven, True)
 
 
 @pytest.mark.parametrize("content", [b"", b"P", b"PK\x03\x04", b"\x80\x02}q\x00.", b"\0" * 5000, b"nothing at all"])
@@ -410,6 +448,17 @@ def test_plain_values_of_every_kind_are_kept(tmp_path: Path) -> None:
     }
     assert (dict, OrderedDict) == (type(loaded["default"]), type(loaded["ordered"]))
     assert ("x", False) == (loaded["model"]["p"].note, loaded["model"]["p"].requires_grad)
+
+
+def test_many_small_values_keep_apart(tmp_path: Path) -> None:
+    """Each set, text and array comes out as itself, however many there are."""
+    content = {
+        "t": torch.ones(1),
+        "sets": [{i, -i} for i in range(200)],
+        "arrays": [bytearray([i]) for i in range(200)],
+    }
+    torch.save(content, tmp_path / "a.pt")
+    get_out(tmp_path / "a.pt", content)
 
 
 def test_objects_of_other_peoples_classes_are_lost_by_name(tmp_path: Path) -> None:

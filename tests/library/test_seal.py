@@ -1,6 +1,7 @@
 """Seals: every form that people have, and what makes one unusable."""
 
 import hashlib
+import os
 import subprocess
 from pathlib import Path
 
@@ -89,3 +90,32 @@ def test_identity_follows_content(tmp_path: Path) -> None:
     assert before == Identity.of(path.stat())
     path.write_bytes(b"22")
     assert before != Identity.of(path.stat())
+
+
+def test_a_long_line_of_blanks_costs_no_time() -> None:
+    """A megabyte made to confuse a pattern is refused at once."""
+    import time
+
+    started = time.monotonic()
+    found = parse_seal(f"{D}  a{' ' * 1_000_000}b\n".encode(), "a.pt")
+
+    assert isinstance(found, SealDamaged)
+    assert time.monotonic() - started < 1
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "loop"])
+def test_what_only_has_a_seals_name_is_a_damaged_seal(tmp_path: Path, kind: str) -> None:
+    """A folder, a pipe or a loop of links in the seal's place is a fault of the seal, and is not waited for."""
+    from lastgood.seal import read_seal
+
+    path, place = tmp_path / "a.pt", tmp_path / "a.pt.sha256"
+    path.write_bytes(b"x")
+    match kind:
+        case "folder":
+            place.mkdir()
+        case "pipe":
+            os.mkfifo(place)
+        case "loop":
+            place.symlink_to(place)
+
+    assert isinstance(read_seal(path, Identity.of(path.stat())), SealDamaged)
