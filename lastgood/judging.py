@@ -159,6 +159,10 @@ def _with_contents(file: BinaryIO, size: int, verdict: Verdict) -> Verdict:
     if payload.get("format") == PAYLOAD_FORMAT and isinstance(version, int) and version > PAYLOAD_VERSION:
         reason = f"its schema version is {version}; this software knows up to {PAYLOAD_VERSION}"
         return Verdict(Kind.INCOMPATIBLE, verdict.proof, reason, size, verdict.sha256, verdict.step)
+    note = payload.get("lastgood_salvage")
+    if isinstance(note, dict) and note.get("lost"):
+        reason = f"salvaged from {note.get('source')}: {len(note['lost'])} tensors are lost"
+        return replace(verdict, kind=Kind.INCOMPLETE, reason=reason)
     inside = payload.get("iter_num", payload.get("step", payload.get("global_step")))
     if verdict.step is None and isinstance(inside, int) and not isinstance(inside, bool):
         return replace(verdict, step=inside)

@@ -292,5 +292,7 @@ def contents(file: BinaryIO) -> pickles.Contents | None:
 
 
 def top_level(value: Any) -> dict[Any, Any]:
-    """The outermost dictionary of a snapshot's value, or an empty one."""
+    """The outermost dictionary of a snapshot's value, ordered or plain, or an empty one."""
+    if isinstance(value, pickles.Call) and str(value.function) == "collections.OrderedDict":
+        return {pair[0]: pair[1] for pair in value.items if isinstance(pair, tuple) and isinstance(pair[0], str)}
     return value if isinstance(value, dict) else {}
