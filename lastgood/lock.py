@@ -42,9 +42,15 @@ class WriterLock:
             raise RuntimeError(
                 f"{self._path.parent.parent} is being written by process {holder}; one process saves at a time"
             ) from None
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n".encode())
+        except OSError:
+            file.close()
+            raise
         self._file = file
+        try:
+            file.truncate(0)
+            file.write(f"{os.getpid()}\n".encode())
+        except OSError:
+            pass  # the disk is full; the lock holds all the same, and only its holder's number is not told
 
     def _still_there(self, file: io.FileIO) -> bool:
         try:
@@ -54,6 +60,6 @@ class WriterLock:
 
     def release(self) -> None:
         """Give the lock back; without one this does nothing."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
