@@ -1,9 +1,11 @@
 """What must hold after a crash, said with the library's own scan, verdicts and loading."""
 
 import hashlib
+import json
 import os
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from lastgood.naming import partial_of, snapshot_name
 from lastgood.rungs import judge, latest_healthy, scan
 from lastgood.seal import SEAL_SUFFIX, seal_path
 from lastgood.verdict import Kind, Proof
+from supervisor.adapters import places, statefile
 from tests.crash import operations
 from tests.crash.tracer import Prepare
 
@@ -29,7 +32,7 @@ class Case:
     """An operation, the snapshots before it, and every set that may be there when it is cut, in order.
 
     Once it has returned, it must have come to the last of them. `more` changes what is there before. `unsealed` are the
-    steps that need no seal.
+    steps that need no seal. `examine` says what is there after a crash, where that is not just snapshots.
     """
 
     operation: Prepare
@@ -37,6 +40,7 @@ class Case:
     states: tuple[Found, ...]
     more: Callable[[str], object] = field(default=lambda folder: None)
     unsealed: frozenset[int] = frozenset()
+    examine: "Examine | None" = None
 
     @property
     def only_if_said_so(self) -> Found | None:
@@ -54,6 +58,10 @@ class Case:
         self.more(str(folder))
         return str(folder)
 
+    def examiner(self) -> "Examine":
+        """What is asked about each directory after a crash."""
+        return self.examine or Examiner(self.unsealed).examine
+
 
 FIRST = Case(operations.first_save, {}, ({}, {1: 1}))
 OVERWRITE = Case(operations.overwrite, {1: 1, 2: 1}, ({1: 1, 2: 1}, {1: 1, 2: 2}))
@@ -66,6 +74,7 @@ OVERWRITE_UNSEALED = Case(
 )
 PRUNE = Case(operations.save_and_prune, {1: 1, 2: 1}, ({1: 1, 2: 1}, {1: 1, 2: 1, 3: 1}, {2: 1, 3: 1}))
 BEHIND = Case(operations.save_behind_and_prune, PRUNE.before, PRUNE.states)
+AGAIN = Case(operations.save_until_it_works, PRUNE.before, PRUNE.states)
 REMOVE = Case(operations.remove, {1: 1, 2: 1, 3: 1}, ({1: 1, 2: 1, 3: 1}, {2: 1, 3: 1}))
 SAVES = [FIRST, OVERWRITE, OVERWRITE_UNSEALED, PRUNE, BEHIND]
 
@@ -128,6 +137,10 @@ def signature(run: str | Path) -> Signature:
     return tuple(sorted(found))
 
 
+Examine = Callable[[str], Found | str]
+"""Given a checkpoint directory: what is there, or what is wrong. Uses the directory up."""
+
+
 @dataclass
 class Examiner:
     """Examines directories after a crash, each state of their files once: it is the same finding again, and quicker."""
@@ -135,18 +148,53 @@ class Examiner:
     unsealed: frozenset[int] = frozenset()
     _known: dict[Signature, Found | str] = field(default_factory=dict)
 
-    def examine(self, run: str | Path) -> Found | str:
-        """The snapshots in a directory in which the next save works, as was tried; or what is wrong. Uses the directory up."""
+    def examine(self, run: str) -> Found | str:
+        """The snapshots in a directory in which the next save works, as was tried."""
         seen = signature(run)
         if seen not in self._known:
-            self._known[seen] = _examined(run, self.unsealed)
+            self._known[seen] = self._examined(run)
         return self._known[seen]
 
+    def _examined(self, run: str) -> Found | str:
+        with _told() as wrong:
+            found = snapshots(run, self.unsealed)
+            the_next_save_works(run, found, self.unsealed)
+        return wrong[0] if wrong else found
 
-def _examined(run: str | Path, unsealed: frozenset[int]) -> Found | str:
+
+@contextmanager
+def _told() -> Iterator[list[str]]:
+    """What fails inside is put down and not raised."""
+    wrong: list[str] = []
     try:
-        found = snapshots(run, unsealed)
-        the_next_save_works(run, found, unsealed)
-    except (AssertionError, OSError, RuntimeError) as error:
-        return f"{type(error).__name__}: {error}"
-    return found
+        yield wrong
+    except (AssertionError, OSError, RuntimeError, ValueError) as error:
+        wrong.append(f"{type(error).__name__}: {error}")
+
+
+def set_aside_or_not(run: str) -> Found | str:
+    """The snapshots in sight; the other one must be in quarantine, whole, with the reason. btrfs may keep both its names."""
+    with _told() as wrong:
+        copies = list(Path(run).rglob(snapshot_name(2)))
+        assert {1} == {writing_of(load_verified(copy), 2) for copy in copies}
+        places.drop_orphaned_seals(run)
+        found = snapshots(run)
+        assert 2 in found or json.loads(copies[0].with_name("reason.json").read_bytes())
+    return wrong[0] if wrong else found
+
+
+def remembered(run: str) -> Found | str:
+    """The high water that run.json tells, as if it were a step; 0 for none."""
+    with _told() as wrong:
+        known = statefile.read_run(run, 0.0)
+        assert known is not None
+    return wrong[0] if wrong else {known.memory.high_water or 0: 1}
+
+
+def first_run_json(folder: str) -> None:
+    statefile.prepare(operations.run_of(folder))
+    statefile.write_run(operations.run_of(folder), statefile.RunFile("the-run"), 0.0)
+
+
+SET_ASIDE = Case(operations.set_aside, {1: 1, 2: 1}, ({1: 1, 2: 1}, {1: 1}), examine=set_aside_or_not)
+WRITE_RUN = Case(operations.write_run, {1: 1}, ({0: 1}, {2: 1}), first_run_json, examine=remembered)

@@ -80,6 +80,25 @@ def first_save(folder: str) -> Work:
     return _saving(run_of(folder), 1)
 
 
+def save_until_it_works(folder: str) -> Work:
+    """What a trainer does that does not give up at the first error."""
+    manager = CheckpointManager(run_of(folder), max_to_keep=2)
+    state, optimizer = model(3, 1), Stateful({})
+
+    def attempt() -> None:
+        manager.save(3, state, optimizer, rng_state={})
+        manager.wait()
+
+    def work() -> None:
+        try:
+            attempt()
+        except OSError:
+            attempt()
+        manager.close()
+
+    return work
+
+
 def next_save(folder: str) -> Work:
     return _saving(run_of(folder), NEXT_STEP)
 

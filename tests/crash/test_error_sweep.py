@@ -14,7 +14,7 @@ from lastgood.naming import partial_of, snapshot_name
 from lastgood.rungs import latest_healthy
 from lastgood.seal import SEAL_SUFFIX
 from tests.crash import mutants, operations
-from tests.crash.checks import FIRST, OVERWRITE, PRUNE, Case, Examiner, Found, writing_of
+from tests.crash.checks import AGAIN, FIRST, OVERWRITE, PRUNE, Case, Examiner, Found, writing_of
 from tests.crash.conftest import NewFolder
 from tests.crash.server import Server
 from tests.crash.tracer import ACTING, EVERY, Call, Outcome, Plan, Trial
@@ -119,6 +119,18 @@ def test_a_read_error_at_any_call_is_said_and_loses_nothing(
     met = list(ends(server, case, quick_path, new_folder, plan, lambda call: call.name not in ACTING))
 
     assert [] == [wrong for end in met if (wrong := wrong_with(case, end, errno.EIO))]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC], ids=errno.errorcode.get)
+def test_after_any_error_the_same_manager_saves_again(
+    number: int, server: Server, quick_path: Path, new_folder: NewFolder
+) -> None:
+    """An error that has passed costs one attempt, and no lock, thread or file that the next attempt needs."""
+    met = list(ends(server, AGAIN, quick_path, new_folder, Plan("fail", errno=number, kinds=ACTING)))
+    failed = [(end.call, end.trial.outcome, end.found) for end in met if end.found not in AGAIN.states[1:]]
+
+    assert [] == failed
+    assert {"close"} >= {end.call.name for end in met if end.trial.outcome != Outcome()}
 
 
 def test_a_save_that_takes_a_failed_fsync_for_a_good_one_is_caught(

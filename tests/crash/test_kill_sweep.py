@@ -59,6 +59,7 @@ def test_a_save_or_a_removal_killed_anywhere_leaves_old_or_new(
 
 
 @pytest.mark.heavy
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("case", [FIRST, OVERWRITE, PRUNE], ids=str)
 def test_a_start_after_a_kill_may_be_killed_anywhere_too(
     case: Case, server: Server, quick_path: Path, new_folder: NewFolder

@@ -26,7 +26,7 @@ WINDOW_OPENS = "/\x01the window opens"
 WINDOW_CLOSES = "/\x01the window closes"
 TRIAL_SECONDS_MAX = 20
 STRING_BYTES_MAX = 4096
-EINTR_IN_A_ROW = 40  # Python repeats an interrupted call; a call that is interrupted for ever is no fault that exists
+INTERRUPTIONS_MAX = 40  # Python repeats an interrupted call; one that is interrupted for ever is no fault that exists
 
 CHANGING = frozenset(
     {
@@ -412,7 +412,7 @@ class _Tracer:
         elif due and plan.action in ("kill", "cut"):
             self._end_it(index)
             return
-        elif due and plan.action == "fail" and (plan.errno != errno.EINTR or len(self.fired) < EINTR_IN_A_ROW):
+        elif due and plan.action == "fail" and (plan.errno != errno.EINTR or len(self.fired) < INTERRUPTIONS_MAX):
             self._fail(tid, registers, index)
             return
         elif due and plan.action == "garble":
