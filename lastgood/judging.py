@@ -107,25 +107,25 @@ def _judge_file(name: str, file: BinaryIO, identity: Identity) -> Verdict:
     if size == 0:
         return Verdict(Kind.TRUNCATED, Proof.STRUCTURE, "the file is empty", 0, step=step)
     seal = read_seal(name, identity)
-    judged = _judge_sealed(name, file, size, seal) if isinstance(seal, Seal) else _judge_unsealed(name, file, size)
+    judged = _judge_sealed(file, size, seal) if isinstance(seal, Seal) else _judge_unsealed(file, size)
     reason = f"{judged.reason}; {seal.reason}" if isinstance(seal, SealDamaged) else judged.reason
     verdict = Verdict(judged.kind, judged.proof, reason, size, judged.sha256, step)
     return _with_contents(file, size, verdict) if verdict.usable else verdict
 
 
-def _judge_sealed(name: str, file: BinaryIO, size: int, seal: Seal) -> Judgement:
+def _judge_sealed(file: BinaryIO, size: int, seal: Seal) -> Judgement:
     digest = hashlib.sha256()
     read_through(file.fileno(), size, digest.update)
     found = digest.hexdigest()
     if seal.accepts(found):
         return Judgement(Kind.HEALTHY, Proof.SEAL, "its SHA-256 is the sealed one", found)
-    kind, detail = _name_damage(name, file, size)
+    kind, detail = _name_damage(file, size)
     return Judgement(kind, Proof.SEAL, f"SHA-256 {found[:12]}… is not the sealed {seal.sha256[:12]}…{detail}", found)
 
 
-def _name_damage(name: str, file: BinaryIO, size: int) -> tuple[Kind, str]:
+def _name_damage(file: BinaryIO, size: int) -> tuple[Kind, str]:
     """What the checksums inside say about bytes that are known to be wrong."""
-    inner = _judge_unsealed(name, file, size)
+    inner = _judge_unsealed(file, size)
     if inner.kind in (Kind.TRUNCATED, Kind.CORRUPT):
         return inner.kind, f": {inner.reason}"
     if inner.kind is Kind.UNPROVEN:
@@ -133,10 +133,10 @@ def _name_damage(name: str, file: BinaryIO, size: int) -> tuple[Kind, str]:
     return Kind.CORRUPT, ", though what it holds agrees with itself: it is another snapshot than the sealed one"
 
 
-def _judge_unsealed(name: str, file: BinaryIO, size: int) -> Judgement:
+def _judge_unsealed(file: BinaryIO, size: int) -> Judgement:
     module = formats.format_of(file, size)
     if module is None:
-        return formats.judge_unknown(file, size, os.path.splitext(name)[1].lower())
+        return formats.judge_unknown(file, size)
     try:
         judged: Judgement = module.judge(file)
     except OSError:

@@ -16,7 +16,7 @@ _WORD_THEN_NUMBER = re.compile(rf"(?i){_WORDS}[-_=. ]?(\d+)(?!\d)")
 _STEP_WORD_THEN_NUMBER = re.compile(r"(?i)(?:step|iter|iteration)[-_=. ]?(\d+)(?!\d)")
 _LAST_NUMBER = re.compile(r"(?:^|[^0-9A-Za-z.])(\d+)$")
 _ONE_OF_MANY = re.compile(r"-\d+-of-\d+$")
-_BEGINS_WITH_WORD = re.compile(rf"(?i){_WORDS}[-_=. ]?\d+(?:\.[a-z]+)?")
+_BEGINS_WITH_WORD = re.compile(rf"(?i)(?:{_WORDS}|model)[-_=. ]?\d+(?:\.[a-z]+)?")
 _UNFINISHED = re.compile(
     r"(?i)(?:^tmp[-_.]|[-_.](?:tmp|temp|part|partial|swp|swx|bak|lock|incomplete)(?:[-_.]?\d*)?$|-tmp-\d+$|~$)"
 )

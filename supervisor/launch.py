@@ -59,6 +59,8 @@ def environment(
         contract.ENV_SUPERVISED: "1",
         contract.ENV_CHECKPOINT_DIR: directory,
     }
+    if settings.prunes:
+        env[contract.ENV_PRUNES] = "1"
     if snapshot is not None and settings.resume == "env":
         env[contract.ENV_RESUME_FROM] = os.path.join(directory, snapshot.name)
         if snapshot.step is not None:

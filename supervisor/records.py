@@ -124,7 +124,7 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         {"cause": "what the last death was put down to", "without_progress": "deaths without progress in a row"},
     ),
     "run.started_over": Kind(
-        "warning", "The run starts fresh although files of it were there: none was ever whole, or it was asked for.",
+        "warning", "The run starts fresh again: no snapshot of it was recognised or ever whole, or it was asked for.",
         {"rejected": "list of {name, verdict, reason} of what was set aside"},
     ),
     "run.completed": Kind("info", "The run is done.", {"step": "the highest step it reached, or null"}),

@@ -180,6 +180,11 @@ class Settings(_Part):
         return self.trainer.preset or ("lastgood" if self.bundled else "command")
 
     @property
+    def prunes(self) -> bool:
+        """Whether the supervisor removes old snapshots; a trainer that rotates its own is left to it unless told otherwise."""
+        return self.checkpoints.keep is not None or not self.preset.rotates
+
+    @property
     def resume(self) -> str:
         """How a snapshot is given to the trainer: env, self, never or arguments."""
         return self.trainer.resume or self.preset.resume or ""
@@ -196,9 +201,7 @@ class Settings(_Part):
 
     def policy(self, allow_fresh_start: bool = False) -> Policy:
         """What the core's decisions depend on."""
-        keep = self.checkpoints.keep
-        if keep is None and not self.preset.rotates:
-            keep = KeepSettings()
+        keep = (self.checkpoints.keep or KeepSettings()) if self.prunes else None
         first, largest = self.restarts.backoff_seconds
         return Policy(
             final_step=self.run.final_step,

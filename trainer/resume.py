@@ -68,7 +68,8 @@ def load(manager: CheckpointManager, start: str) -> dict[str, Any]:
         payload = manager.load_latest() if start == "auto" else manager.load(start)
     except (OSError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
         raise SystemExit(f"trainer: cannot resume: {one_line(error)}") from None
-    if payload is not None and not {"model", "optimizer", "model_args", "iter_num"} <= payload.keys():
+    needed = {"model", "optimizer", "model_args", "iter_num"}
+    if payload is not None and not (isinstance(payload, dict) and needed <= payload.keys()):
         raise SystemExit(f"trainer: cannot resume: {start}: not a snapshot of this trainer or of nanoGPT")
     return payload or {}
 

@@ -44,7 +44,7 @@ def format_of(file: BinaryIO, size: int) -> ModuleType | None:
     return next((module for module in registry() if module.recognises(head, tail)), None)
 
 
-def judge_unknown(file: BinaryIO, size: int, suffix: str) -> Judgement:
+def judge_unknown(file: BinaryIO, size: int) -> Judgement:
     """The finding about a file of no known format: only what can be said of any bytes."""
     from lastgood.hashing import read_through
 
@@ -52,12 +52,8 @@ def judge_unknown(file: BinaryIO, size: int, suffix: str) -> Judgement:
     head = file.read(HEAD_BYTES)
     if size < 4 and b"PK\x03\x04".startswith(head[:size]):
         return Judgement(Kind.TRUNCATED, Proof.STRUCTURE, f"ends at byte {size:,}, within its first record")
-    if suffix in {".pt", ".pth", ".ckpt"} and not head.startswith((b"\x80", b"PK")):
-        return Judgement(
-            Kind.CORRUPT,
-            Proof.STRUCTURE,
-            f"it begins with {head[:4].hex(' ')}, which is neither a torch archive nor a pickle",
-        )
+    if size > HEAD_BYTES and not any(head):
+        return Judgement(Kind.CORRUPT, Proof.STRUCTURE, f"its first {HEAD_BYTES} bytes are zero")
     digest, zero = hashlib.sha256(), _OnlyZeros()
     read_through(file.fileno(), size, digest.update, zero.look)
     if zero.only:

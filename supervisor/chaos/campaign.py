@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -39,6 +40,7 @@ def campaign(config: str, seed: int) -> int:
         plan = draw(seed, final_step)
     except ValueError as error:
         raise UsageError(f"chaos: {config}: run.final_step: {error}") from None
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))  # so that what was started is ended
     folder = _folder(Path("out/chaos") / f"{chosen.run.name}-seed{seed}", config, seed)
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -99,7 +101,11 @@ def _run_baseline(console: Console, chosen: settings.Settings, directory: Path, 
     directory.mkdir()
     with (directory / "trainer.log").open("wb") as log, _bar(console, "baseline", final_step) as advance:
         process = subprocess.Popen(command, cwd=chosen.trainer.cwd, env=env, stdout=log, stderr=subprocess.STDOUT)
-        _follow(process, directory, advance)
+        try:
+            _follow(process, directory, advance)
+        except BaseException:
+            process.terminate()  # nobody would look after it any more
+            raise
         advance(final_step)
     if process.returncode != 0:
         raise UsageError(
@@ -118,16 +124,18 @@ def _run_survivor(
         process = subprocess.Popen([*command, "--set", "log.format=json"], stdout=log, stderr=subprocess.STDOUT)
         injector = Injector(directory, lambda: process.poll() is None)
         try:
-            for fault in plan:
-                done.append(injector.inject(fault))
-                console.print(f"  step {done[-1].step:>5}: {fault.kind}: {done[-1].proof}")
-                advance(done[-1].step)
-        except TooLateError:
-            console.print(f"  too late for {plan[len(done)].kind} at step {plan[len(done)].at_step}: the run had ended")
+            try:
+                for fault in plan:
+                    done.append(injector.inject(fault))
+                    console.print(f"  step {done[-1].step:>5}: {fault.kind}: {done[-1].proof}")
+                    advance(done[-1].step)
+            except TooLateError:
+                late = plan[len(done)]
+                console.print(f"  too late for {late.kind} at step {late.at_step}: the run had ended")
+            _follow(process, directory, advance)
         except BaseException:
             process.terminate()  # nobody would look after it any more
             raise
-        _follow(process, directory, advance)
     return process.returncode, done
 
 

@@ -48,10 +48,18 @@ app.command("check")(tools.check)
 def main() -> None:
     """Run the command; a person's mistake is one line on stderr and exit status 2."""
     try:
-        app()
+        try:
+            app()
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except UsageError as error:
         print(f"lastgood: {error}", file=sys.stderr)  # noqa: T201 - talk goes to stderr
         sys.exit(ExitStatus.USAGE)
-    except BrokenPipeError:
+    except OSError as error:
+        if not isinstance(
+            error, BrokenPipeError
+        ):  # then the reader of our output went away, and nobody is there to tell
+            print(f"lastgood: {error.filename or 'output'}: {error.strerror}", file=sys.stderr)  # noqa: T201
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the last flush would fail again, and be complained of
-        sys.exit(1)  # the reader of our output went away; there is nobody to tell
+        sys.exit(1)

@@ -43,7 +43,9 @@ def run(
     """Supervise a training run until it completes, is stopped, or cannot go on without a person."""
     chosen = read_settings(words or [], sets or [], checkpoints, preset, resume)
     try:
-        status = supervise(chosen, new_run, allow_fresh_start)
+        status = supervise(
+            chosen, (words or [""])[0] if checkpoints is None else "command line", new_run, allow_fresh_start
+        )
     except AlreadySupervisedError as error:
         typer.echo(f"lastgood: {error}; one supervisor a directory", err=True)
         status = ExitStatus.ALREADY_SUPERVISED
@@ -79,14 +81,17 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def supervise(chosen: settings.Settings, new_run: bool, allow_fresh_start: bool) -> int:
+def supervise(chosen: settings.Settings, where: str, new_run: bool, allow_fresh_start: bool) -> int:
     """Take the directory and supervise; returns the exit status. Raises AlreadySupervisedError and UsageError."""
     from supervisor.adapters import statefile
     from supervisor.adapters.journal import Journal
     from supervisor.runtime import Runtime
 
     directory = os.path.realpath(chosen.checkpoints.dir)
-    statefile.prepare(directory)
+    try:
+        statefile.prepare(directory)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
     try:
         lock = statefile.lock(directory)
         found = _run_of(directory, chosen.pattern, new_run)

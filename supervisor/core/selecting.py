@@ -180,14 +180,17 @@ def _go_on(state: State, event: LadderJudged, now: float, policy: Policy) -> Out
 def _without_any(state: State, event: LadderJudged, now: float, policy: Policy) -> Outcome:
     """No rung may be resumed from: start fresh only where none ever was, or when that was asked for."""
     if not event.ever_held and not state.memory.ever_proven:
-        return _spawn(state, None)
+        again = state.incarnation > 0 and state.memory.reached is not None
+        said = (Record("run.started_over", {"rejected": []}),) if again else ()
+        return notes.joined(said, _spawn(state, None))
     if (refusal := next((r for r in event.rungs if r.verdict is not None and r.verdict.forbidden), None)) is not None:
         return notes.failed(state, *notes.forbidden(refusal))
     never_had_a_whole_one = state.memory.born_empty and not state.memory.ever_proven
     if policy.allow_fresh_start or (never_had_a_whole_one and not _unreadable(event.rungs)):
         asides = _asides(event.rungs, policy)
         record = Record("run.started_over", {"rejected": notes.rejected(event.rungs)})
-        return notes.joined((*asides, record), _spawn(_without(state, asides), None))
+        anew = replace(state, memory=replace(state.memory, high_water=None, reached=None, ever_proven=False))
+        return notes.joined((*asides, record), _spawn(_without(anew, asides), None))
     if _unreadable(event.rungs) and state.tries < policy.unreadable_tries:
         return _wait(state, now, policy)
     return notes.failed(state, *notes.none_healthy(event.rungs))

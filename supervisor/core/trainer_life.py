@@ -93,7 +93,7 @@ def _end_ignorer(state: State, step: int | None, now: float, policy: Policy) -> 
     failure = (
         ExitStatus.CANNOT_CONTINUE,
         f"the trainer was given {resumed.name} at step {resumed.step} and went on at step {step}",
-        "say with `trainer.resume` how it takes a snapshot; snapshots are untouched",
+        "say with `trainer.resume` how it takes a snapshot, and look at `lastgood list` before the next start",
     )
     said = Record("resume.ignored", {"resumed_step": resumed.step, "reported_step": step})
     return notes.joined((said,), _end(replace(state, failure=failure), Ending.IGNORED, now, policy))

@@ -170,7 +170,7 @@ def test_under_a_supervisor_nothing_is_pruned_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, supervised: bool
 ) -> None:
     """One process prunes: the supervisor, on its own verdicts."""
-    monkeypatch.setenv("LASTGOOD_SUPERVISED", "1" if supervised else "")
+    monkeypatch.setenv("LASTGOOD_PRUNES", "1" if supervised else "")
     manager = CheckpointManager(tmp_path, max_to_keep=2)
     for step in (1, 2, 3, 4):
         manager.save(step, *trained(1))
