@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.bench import ROOT, Bench
+from tests.bench import ROOT, Bench, until
 
 CONFIG = """
 run: {{name: small, final_step: 120}}
@@ -86,3 +86,28 @@ def test_a_campaign_never_removes_what_it_did_not_make(bench: Bench) -> None:
 
     assert (2, "x") == (done.returncode, (place / "mine").read_text())
     assert "not a campaign's" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_campaign_leaves_no_trainer(bench: Bench, number: signal.Signals) -> None:
+    """Ctrl-C or SIGTERM in the baseline ends what the campaign had started."""
+    wrote_config(bench)
+    process = bench.start("chaos", "run.yaml", "--seed", "5")
+    log = bench.folder / "out" / "chaos" / "small-seed5" / "baseline" / "metrics.jsonl"
+    until(log.exists, 60)
+    process.send_signal(number)
+    assert 0 != process.wait(30)
+
+    until(lambda: not running_in(bench.folder))
+
+
+def running_in(folder: Path) -> list[int]:
+    """Processes whose working directory is `folder`."""
+    found = []
+    for name in os.listdir("/proc"):
+        try:
+            if name.isdigit() and os.readlink(f"/proc/{name}/cwd") == str(folder):
+                found.append(int(name))
+        except OSError:
+            continue  # it ended
+    return found

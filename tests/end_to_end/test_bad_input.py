@@ -26,7 +26,7 @@ checkpoints: {dir: checkpoints}
         (GOOD.replace("command: [sh, -c, 'true'], ", ""), ["run.yaml", "trainer.command", "there is no command"]),
         (GOOD.replace("[sh, -c, 'true']", "[no-such-program]"), ["run.yaml", "trainer.command", "no-such-program", "PATH"]),
         (GOOD.replace("[sh, -c, 'true']", "[/tmp]"), ["run.yaml", "trainer.command", "'/tmp'", "program"]),
-        (GOOD.replace("{dir: checkpoints}", "{dir: /proc/nope}"), ["checkpoints.dir", "/proc/nope", "not writable"]),
+        (GOOD.replace("{dir: checkpoints}", "{dir: /proc/nope}"), ["run.yaml", "checkpoints.dir", "/proc/nope", "not writable"]),
         (GOOD.replace("{dir: checkpoints}", "{dir: run.yaml}"), ["checkpoints.dir", "run.yaml", "not writable"]),
         (GOOD.replace("checkpoints: {dir: checkpoints}", ""), ["run.yaml", "checkpoints.dir", "write a folder"]),
         (GOOD.replace("resume: never", "resume: maybe"), ["run.yaml", "trainer.resume", "{snapshot}", "--resume env"]),

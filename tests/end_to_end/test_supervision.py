@@ -542,3 +542,39 @@ def _stat(path: Path) -> list[str]:
         return path.read_text().rpartition(")")[2].split()
     except OSError:
         return []
+
+
+def test_starting_from_nothing_after_steps_were_told_is_said(bench: Bench) -> None:
+    """Snapshots under names that nobody recognises cost the steps, and a warning says so."""
+    sets = ("run.final_step=20", "checkpoints.pattern=other_{step}.pt")
+    assert 4 == bench.run("--steps=20", "--habit=always-die:12", sets=sets)
+    assert ["0"] * 5 == bench.starts()
+
+    assert 4 == len(bench.records("run.started_over"))
+    assert "warning" == bench.records("run.started_over")[0]["level"]
+
+
+def test_files_of_other_formats_are_not_called_corrupt(bench: Bench) -> None:
+    """JSON under a torch suffix is unproven until it is outlived, and resumed from when nothing better is left."""
+    script = bench.folder / "json_trainer.py"
+    script.write_text(
+        "import json, os, sys, time\n"
+        "resumed = os.environ.get('LASTGOOD_RESUME_FROM')\n"
+        "step = json.load(open(resumed))['step'] if resumed else 0\n"
+        "open('starts.txt', 'a').write(f'{step}\\n')\n"
+        "while step < 12:\n"
+        "    step += 1\n"
+        "    time.sleep(0.4)\n"
+        "    print('step', step, flush=True)\n"
+        "    if step % 3 == 0:\n"
+        "        json.dump({'step': step}, open(f'checkpoints/step_{step}.ckpt.tmp', 'w'))\n"
+        "        os.replace(f'checkpoints/step_{step}.ckpt.tmp', f'checkpoints/step_{step}.ckpt')\n"
+        "    if step == 8 and not resumed:\n"
+        "        os.kill(os.getpid(), 9)\n"
+    )
+    words = bench.command(sets=("run.final_step=12",), resume="env")
+    done = bench.lastgood(*words[: words.index("--") + 1], sys.executable, str(script))
+
+    assert 0 == done.returncode, done.stdout
+    assert ["0", "6"] == (bench.folder / "starts.txt").read_text().split()
+    assert [] == bench.records("snapshot.quarantined")
