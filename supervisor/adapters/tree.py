@@ -3,7 +3,7 @@
 A process belongs to a run when it descends from the leader or shares its session, when it descends from this process
 (which adopts orphans, see `process.become_subreaper`), when it carries the run's marker in its environment (for what a dead
 supervisor left behind), or when it descends from any such process. Never this process nor its ancestors, never the
-supervisor's own helpers. A process whose environment cannot be read carries no marker.
+supervisor's own other processes. A process whose environment cannot be read carries no marker.
 """
 
 import os
@@ -55,7 +55,7 @@ def members(
     """All live processes of the run, as one look over /proc finds them.
 
     `marker` is name and value of the environment variable that the run's processes carry. What is in `exclude` (the
-    supervisor's own helpers, by pid) does not belong, nor does what descends from it.
+    supervisor's own other processes, by pid) does not belong, nor does what descends from it.
     """
     stats = snapshot()
     table = {pid: (stat.parent, stat.session) for pid, stat in stats.items()}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from supervisor.cli.text import bytes_text, printable, shown
 from supervisor.errors import ExitStatus, UsageError
 
 if TYPE_CHECKING:
@@ -45,38 +46,38 @@ def _salvaged(broken: str, output: str) -> "Salvaged":
     try:
         return get_out(broken, output)
     except FileExistsError as error:
-        raise UsageError(f"salvage: -o {_shown(output)}: {error.strerror}") from None
+        raise UsageError(f"salvage: -o {shown(output)}: {error.strerror}") from None
     except OSError as error:
         end = "" if isinstance(error, MaybeCommittedError) else "; nothing was written"
-        typer.echo(f"lastgood: salvage: -o {_shown(output)}: {error.strerror or error}{end}", err=True)
+        typer.echo(f"lastgood: salvage: -o {shown(output)}: {error.strerror or error}{end}", err=True)
         sys.exit(ExitStatus.NO_HEALTHY_SNAPSHOT)
 
 
 def _check(broken: str, output: str) -> None:
     if not os.path.isfile(broken):
         what = "it is no regular file" if os.path.exists(broken) else "there is no such file"
-        raise UsageError(f"salvage: {_shown(broken)}: {what}")
+        raise UsageError(f"salvage: {shown(broken)}: {what}")
     if not os.access(broken, os.R_OK):
-        raise UsageError(f"salvage: {_shown(broken)}: permission denied")
+        raise UsageError(f"salvage: {shown(broken)}: permission denied")
     folder = os.path.dirname(os.path.abspath(output))
     if not os.path.isdir(folder):
-        raise UsageError(f"salvage: -o {_shown(output)}: there is no folder {_shown(folder)}")
+        raise UsageError(f"salvage: -o {shown(output)}: there is no folder {shown(folder)}")
 
 
 def _tell(broken: str, result: "Salvaged") -> None:
     """Print what was had and what was not, for a person."""
     if result.published is None:
-        typer.echo(f"nothing could be had out of {_shown(broken)}: {_printable(result.reason)}")
+        typer.echo(f"nothing could be had out of {shown(broken)}: {printable(result.reason)}")
     else:
-        typer.echo(f"{_shown(result.published.path)}: {result.kept} tensors, {_size(result.bytes)}, sealed")
+        typer.echo(f"{shown(result.published.path)}: {result.kept} tensors, {bytes_text(result.bytes)}, sealed")
         typer.echo(f"model: {_part(result.model_whole, result.unproven)}")
         if result.optimizer_whole is None:
             typer.echo("optimizer: there is none")
         else:
             typer.echo(f"optimizer: {_part(result.optimizer_whole, result.unproven)}")
     for lost in result.lost[:SHOWN_LOST]:
-        size = f" ({_size(lost.bytes)})" if lost.bytes else ""
-        typer.echo(f"lost: {_printable(lost.name)}{size}: {_printable(lost.reason)}")
+        size = f" ({bytes_text(lost.bytes)})" if lost.bytes else ""
+        typer.echo(f"lost: {printable(lost.name)}{size}: {printable(lost.reason)}")
     if len(result.lost) > SHOWN_LOST:
         typer.echo(f"lost: {len(result.lost) - SHOWN_LOST} more; --json lists all")
 
@@ -93,7 +94,7 @@ def _warn_of_candidates(result: "Salvaged", folder: str) -> None:
 
     if (result.lost or result.unproven) and os.path.isdir(os.path.join(folder, STATE_DIR)):
         typer.echo(
-            f"lastgood: salvage: {_shown(folder)} is a run's checkpoint directory, and this snapshot is not whole: move it "
+            f"lastgood: salvage: {shown(folder)} is a run's checkpoint directory, and this snapshot is not whole: move it "
             "away before the run is started again",
             err=True,
         )
@@ -101,7 +102,7 @@ def _warn_of_candidates(result: "Salvaged", folder: str) -> None:
 
 def _fields(result: "Salvaged") -> dict[str, Any]:
     return {
-        "path": None if result.published is None else _shown(result.published.path),
+        "path": None if result.published is None else shown(result.published.path),
         "sha256": None if result.published is None else result.published.sha256,
         "model_whole": result.model_whole,
         "optimizer_whole": result.optimizer_whole,
@@ -109,26 +110,7 @@ def _fields(result: "Salvaged") -> dict[str, Any]:
         "kept": result.kept,
         "bytes": result.bytes,
         "lost": [
-            {"name": _printable(one.name), "bytes": one.bytes, "reason": _printable(one.reason)} for one in result.lost
+            {"name": printable(one.name), "bytes": one.bytes, "reason": printable(one.reason)} for one in result.lost
         ],
         "reason": result.reason or None,
     }
-
-
-def _shown(path: str) -> str:
-    """A path that any terminal and any JSON reader takes, whatever bytes are in it."""
-    return _printable(os.fsencode(path).decode("utf-8", "backslashreplace"))
-
-
-def _printable(text: str) -> str:
-    """Text out of a file that nobody vouches for: what would move a terminal's cursor is shown as an escape."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
-
-
-def _size(count: int) -> str:
-    amount = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1000:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} TB"

@@ -10,6 +10,7 @@ import typer
 
 from lastgood import judging, rungs
 from lastgood.verdict import Verdict
+from supervisor.cli.text import bytes_text, shown
 from supervisor.errors import ExitStatus, UsageError
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -31,18 +32,18 @@ def verify(
         typer.echo(json.dumps([_verdict_fields(path, verdict) for path, verdict in found], indent=1))
     else:
         for path, verdict in found:
-            typer.echo(f"{verdict.kind:<12} {verdict.proof or '-':<9} {_shown(path)}: {verdict.reason}")
+            typer.echo(f"{verdict.kind:<12} {verdict.proof or '-':<9} {shown(path)}: {verdict.reason}")
     sys.exit(0 if all(verdict.proven for _, verdict in found) else 1)
 
 
 def _expanded(path: str) -> list[str]:
     if not os.path.lexists(path):
-        raise UsageError(f"verify: {_shown(path)}: there is no such file or folder")
+        raise UsageError(f"verify: {shown(path)}: there is no such file or folder")
     if not os.path.isdir(path):
         return [path]
     inside = [os.fspath(rung.path) for rung in _scanned("verify", path, None)]
     if not inside:
-        raise UsageError(f"verify: {_shown(path)} holds no snapshot")
+        raise UsageError(f"verify: {shown(path)} holds no snapshot")
     return inside
 
 
@@ -52,12 +53,12 @@ def _scanned(command: str, folder: str, pattern: str | None) -> list[rungs.Rung]
     except ValueError as error:
         raise UsageError(f"{command}: --pattern: {error}") from None
     except OSError as error:
-        raise UsageError(f"{command}: {_shown(folder)}: {error.strerror}; give a checkpoint directory") from None
+        raise UsageError(f"{command}: {shown(folder)}: {error.strerror}; give a checkpoint directory") from None
 
 
 def _verdict_fields(path: str, verdict: Verdict) -> dict[str, Any]:
     return {
-        "path": _shown(path),
+        "path": shown(path),
         "verdict": str(verdict.kind),
         "proof": None if verdict.proof is None else str(verdict.proof),
         "reason": verdict.reason,
@@ -66,11 +67,6 @@ def _verdict_fields(path: str, verdict: Verdict) -> dict[str, Any]:
         "sha256": verdict.sha256,
         "seconds": verdict.seconds,
     }
-
-
-def _shown(path: str) -> str:
-    """A path that any terminal and any JSON reader takes, whatever bytes are in it."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def list_(
@@ -85,28 +81,19 @@ def list_(
         typer.echo(json.dumps([_rung_fields(rung) for rung in ladder], indent=1))
         return
     if not ladder:
-        typer.echo(f"no snapshots in {_shown(directory)}", err=True)
+        typer.echo(f"no snapshots in {shown(directory)}", err=True)
         return
     typer.echo(f"{'STEP':>10} {'SIZE':>10} {'AGE':>6} {'VERDICT':<12} {'PROOF':<9} NAME: REASON")
     for rung in ladder:
         assert rung.verdict is not None
         step = "-" if rung.step is None else str(rung.step)
-        line = f"{step:>10} {_size(rung.identity.size):>10} {_age(rung.mtime_ns):>6} {rung.verdict.kind:<12}"
-        typer.echo(f"{line} {rung.verdict.proof or '-':<9} {_shown(rung.name)}: {rung.verdict.reason}")
+        line = f"{step:>10} {bytes_text(rung.identity.size):>10} {_age(rung.mtime_ns):>6} {rung.verdict.kind:<12}"
+        typer.echo(f"{line} {rung.verdict.proof or '-':<9} {shown(rung.name)}: {rung.verdict.reason}")
 
 
 def _rung_fields(rung: rungs.Rung) -> dict[str, Any]:
     assert rung.verdict is not None
-    return {"name": _shown(rung.name), **_verdict_fields(os.fspath(rung.path), rung.verdict), "step": rung.step}
-
-
-def _size(count: int) -> str:
-    amount = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1000:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} TB"
+    return {"name": shown(rung.name), **_verdict_fields(os.fspath(rung.path), rung.verdict), "step": rung.step}
 
 
 def _age(mtime_ns: int) -> str:
@@ -124,6 +111,6 @@ def latest(
     _scanned("latest", directory, pattern)
     path = rungs.latest_healthy(directory, pattern)
     if path is None:
-        typer.echo(f"no healthy or intact snapshot in {_shown(directory)}; `lastgood list` says why", err=True)
+        typer.echo(f"no healthy or intact snapshot in {shown(directory)}; `lastgood list` says why", err=True)
         sys.exit(ExitStatus.NO_HEALTHY_SNAPSHOT)
-    typer.echo(_shown(os.fspath(path)))
+    typer.echo(shown(os.fspath(path)))

@@ -1,0 +1,23 @@
+"""How names and sizes are shown to a person: nothing from outside may end a line or steer a terminal."""
+
+import os
+
+
+def printable(text: str) -> str:
+    """Text that nobody vouches for: what would end a line or move a terminal's cursor is shown as an escape."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def shown(path: str) -> str:
+    """A path that any terminal and any JSON reader takes, whatever bytes are in it."""
+    return printable(os.fsencode(path).decode("utf-8", "backslashreplace"))
+
+
+def bytes_text(count: int) -> str:
+    """A number of bytes in the unit that suits it, as multiples of 1,000."""
+    amount = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} TB"
