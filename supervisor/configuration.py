@@ -47,7 +47,9 @@ def _read(path: str) -> dict[str, Any]:
     except FileNotFoundError:
         raise _refusal(f"{path}: there is no such file; give the path of a run's YAML file") from None
     except (OSError, UnicodeError) as error:
-        raise _refusal(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise _refusal(
+            f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}; give a run's YAML file in UTF-8"
+        ) from None
     try:
         tree = _parsed(text, ())
     except (yaml.YAMLError, RecursionError) as error:
@@ -155,7 +157,7 @@ def _first_problem(problems: list[ErrorDetails]) -> str:
         case "string_type" | "invalid_key":
             text = f"{_lower(first['msg'])}{_but_found(path, first['input'])}; put it in quotes if it is meant as text"
         case _:
-            text = f"{_lower(first['msg'])}{_but_found(path, first['input'])}"
+            text = f"{_lower(first['msg'])}{_but_found(path, first['input'])}; write it so"
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return f"{': '.join(filter(None, ('.'.join(path), text)))}{more}"
 
