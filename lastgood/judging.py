@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from lastgood import formats, naming
 from lastgood.contract import PAYLOAD_FORMAT, PAYLOAD_VERSION
-from lastgood.formats import Judgement, torch_zip
+from lastgood.formats import Judgement
 from lastgood.hashing import read_through
 from lastgood.seal import Identity, Seal, SealDamaged, read_seal
 from lastgood.verdict import Kind, Proof, Verdict
@@ -148,13 +148,13 @@ def _judge_unsealed(file: BinaryIO, size: int) -> Judgement:
 
 def _with_contents(file: BinaryIO, size: int, verdict: Verdict) -> Verdict:
     """Add the step from inside when the name has none, and refuse schema versions of ours that are newer than this code."""
-    if formats.format_of(file, size) is not torch_zip:
+    module = formats.format_of(file, size)
+    if module is None:
         return verdict
     try:
-        found = torch_zip.contents(file)
+        payload = module.inside(file).top
     except Exception:  # noqa: BLE001 - whatever is wrong with the pickle, the bytes are as they were meant
         return verdict  # sealed bytes are what the writer meant, whether or not this code can read them
-    payload = torch_zip.top_level(found.value if found else None)
     version = payload.get("version")
     if payload.get("format") == PAYLOAD_FORMAT and isinstance(version, int) and version > PAYLOAD_VERSION:
         reason = f"its schema version is {version}; this software knows up to {PAYLOAD_VERSION}"

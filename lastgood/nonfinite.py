@@ -1,4 +1,4 @@
-"""Find NaN and infinities in the float tensors of a torch file, without torch and without executing anything.
+"""Find NaN and infinities in the float tensors of a snapshot file, without torch and without executing anything.
 
 Bytes that prove to be what was written may still be of no use: a run that diverged saves NaN. Every float type that torch
 saves is known by its bit patterns. The work is done by what is fast in the standard library: a strided slice takes out the
@@ -21,13 +21,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any, BinaryIO
 
-from lastgood import pickles
-from lastgood.formats import torch_zip
-from lastgood.formats.torch_tensors import BITS, Tensor, walk
+from lastgood import formats, pickles
+from lastgood.formats import DamageError, TensorPart
+from lastgood.formats.torch_tensors import BITS
 from lastgood.verdict import Kind
 
 CHUNK_BYTES = 1 << 20  # a multiple of every element's size
@@ -118,42 +118,36 @@ def poisoned(found: Iterable[NonFinite], previous: Mapping[str, bool] | None) ->
 
 
 def _scan(file: BinaryIO) -> list[NonFinite]:
-    records = {record.name.partition("/")[2]: record for record in torch_zip.records(file)}
-    _refuse_other_byteorder(file, records.get("byteorder"))
-    contents = torch_zip.contents(file)
+    module = formats.format_of(file, os.fstat(file.fileno()).st_size)
+    if module is None:
+        raise ScanError("it is of no format whose tensors are known here")
+    inside = module.inside(file)
+    if inside.notes.get("byteorder", "little") != "little":
+        raise ScanError("its numbers are not little-endian, which is not read here")
     found: list[NonFinite] = []
-    known: dict[Tensor, _Count] = {}
-    for name, tensor in walk(contents.value if contents else None):
-        if tensor.dtype not in _IEEE and tensor.dtype not in _ONE_NAN:
+    known: dict[TensorPart, _Count] = {}
+    for part in inside.tensors:
+        if part.dtype not in _IEEE and part.dtype not in _ONE_NAN:
             continue
-        if tensor not in known:
-            known[tensor] = _count(file, tensor, records.get(f"data/{tensor.storage}"))
-        count = known[tensor]
+        key = replace(part, name="")
+        if key not in known:
+            known[key] = _count(file, part)
+        count = known[key]
         if count.first is not None:
-            shown = name if len(name) <= MAX_NAME_CHARACTERS else f"{name[:MAX_NAME_CHARACTERS]}…"
-            found.append(NonFinite(shown, tensor.dtype, count.nans, count.infinities, count.first))
+            shown = part.name if len(part.name) <= MAX_NAME_CHARACTERS else f"{part.name[:MAX_NAME_CHARACTERS]}…"
+            found.append(NonFinite(shown, part.dtype, count.nans, count.infinities, count.first))
             if len(found) == MAX_FOUND:
                 break
     return found
 
 
-def _refuse_other_byteorder(file: BinaryIO, record: torch_zip.Record | None) -> None:
-    if record is not None and os.pread(file.fileno(), 6, record.start) != b"little":
-        raise ScanError("its numbers are not little-endian, which is not read here")
-
-
-def _count(file: BinaryIO, tensor: Tensor, record: torch_zip.Record | None) -> _Count:
+def _count(file: BinaryIO, part: TensorPart) -> _Count:
     """Look at every number between a tensor's first element and its last one."""
-    if record is None or record.size < tensor.storage_bytes:
-        raise torch_zip.DamageError(
-            Kind.CORRUPT, f"storage {tensor.storage!r} is named in data.pkl but missing or short"
-        )
-    if not record.stored:
-        raise ScanError(f"storage {tensor.storage!r} is compressed, which is not read here")
-    count, item = _Count(), BITS[tensor.dtype] // 8
-    start, size = record.start + tensor.offset * item, tensor.span * item
-    for done, piece in _pieces(file, start, size):
-        hit = _look(tensor.dtype, piece)
+    if part.start is None:
+        raise ScanError(f"{part.name} is compressed, which is not read here")
+    count, item = _Count(), BITS[part.dtype] // 8
+    for done, piece in _pieces(file, part.start, part.span):
+        hit = _look(part.dtype, piece)
         if hit is not None:
             count.add(hit[0], hit[1], done // item + hit[2])
     return count
@@ -165,9 +159,7 @@ def _pieces(file: BinaryIO, start: int, size: int) -> Iterator[tuple[int, bytes]
         wanted = min(CHUNK_BYTES, size - done)
         piece = os.pread(file.fileno(), wanted, start + done)
         if len(piece) < wanted:
-            raise torch_zip.DamageError(
-                Kind.TRUNCATED, f"ends at byte {start + done + len(piece):,}, while it was read"
-            )
+            raise DamageError(Kind.TRUNCATED, f"ends at byte {start + done + len(piece):,}, while it was read")
         yield done, piece
 
 
@@ -288,7 +280,7 @@ def report(path: str) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     try:
         told: dict[str, Any] = {"found": [asdict(one) for one in scan(path)], "error": None}
-    except (torch_zip.DamageError, pickles.PickleError, ScanError) as error:
+    except (DamageError, pickles.PickleError, ScanError) as error:
         told = {"error": str(error)}
     except OSError as error:
         told = {"error": error.strerror or str(error)}

@@ -24,12 +24,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from lastgood.formats import torch_writer
+from lastgood.formats import DamageError, torch_writer
 from lastgood.formats.raw_zip import Source
 from lastgood.formats.torch_damaged import State, Storage, Wreck, look
 from lastgood.formats.torch_keeping import Keeper, Lost
 from lastgood.formats.torch_tensors import walk
-from lastgood.formats.torch_zip import DamageError
 from lastgood.pickles import Call
 from lastgood.publish import Published, publish
 from lastgood.seal import seal_path

@@ -2,16 +2,21 @@
 
 A format module answers for one kind of file, without torch and without executing anything:
 
+    NAME                              what the format is called
     recognises(head, tail)            whether the first and last bytes are of this kind
     judge(file) -> Judgement          structure and every checksum inside, in one pass that also hashes
-    contents(file) -> Contents        what the snapshot says about itself (its pickle, as data)
+    inside(file) -> Inside            what the snapshot says about itself, as data; reads no tensor's bytes
+
+`judge` raises OSError alone; `inside` also DamageError and PickleError.
 """
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from types import ModuleType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+from lastgood.pickles import Global
 from lastgood.verdict import Kind, Proof
 
 HEAD_BYTES = 64
@@ -26,6 +31,45 @@ class Judgement:
     proof: Proof | None
     reason: str
     sha256: str | None = None
+
+
+class DamageError(Exception):
+    """Something in a file disagrees with something else; `kind` is the verdict that follows."""
+
+    def __init__(self, kind: Kind, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class TensorPart:
+    """A tensor in a file: its dotted name in the payload, its dtype as torch calls it, and its shape in elements.
+
+    `bytes` is what its elements take side by side. From its first element to its last one it takes `span` bytes of the
+    file, from byte `start` on; `start` is None where they are compressed.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+    start: int | None
+    span: int
+
+
+@dataclass(frozen=True)
+class Inside:
+    """What a snapshot says about itself.
+
+    `top` is its outermost dictionary as data, `globals` what its pickle would import, in order; `notes` are facts of its
+    format, such as the version its writer recorded. `tensors` is walked when asked for, once, and raises DamageError on the way.
+    """
+
+    top: Mapping[Any, Any]
+    globals: tuple[Global, ...] = ()
+    tensors: Iterable[TensorPart] = ()
+    notes: Mapping[str, str] = field(default_factory=dict)
 
 
 def registry() -> list[ModuleType]:

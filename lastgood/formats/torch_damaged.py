@@ -18,11 +18,10 @@ from itertools import islice
 from typing import BinaryIO
 
 from lastgood import pickles
-from lastgood.formats import TAIL_BYTES
+from lastgood.formats import TAIL_BYTES, DamageError
 from lastgood.formats.raw_zip import DESCRIPTOR, END_OF_DIRECTORY, HEADER, Header, Source, read_directory, read_header
 from lastgood.formats.torch_places import ALIGNMENT, Place, Places
 from lastgood.formats.torch_tensors import storage_of
-from lastgood.formats.torch_zip import DamageError
 from lastgood.verdict import Kind
 
 MAX_PICKLE_ENDS = 64  # places that look like the end of data.pkl and are tried

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from lastgood.formats.torch_zip import ITEM_BYTES
 from lastgood.pickles import Call, Global, Persistent
 
 MAX_DEPTH = 64  # levels of nesting; a checkpoint has about ten, and what loads it recurses
@@ -31,6 +30,14 @@ BITS = {
     "bits1x8": 8, "bits2x4": 8, "bits4x2": 8,
 }  # fmt: skip
 """Bits of one element of each dtype."""
+
+ITEM_BYTES = {
+    "DoubleStorage": 8, "FloatStorage": 4, "HalfStorage": 2, "BFloat16Storage": 2, "LongStorage": 8, "IntStorage": 4,
+    "ShortStorage": 2, "CharStorage": 1, "ByteStorage": 1, "BoolStorage": 1, "ComplexDoubleStorage": 16,
+    "ComplexFloatStorage": 8, "QUInt8Storage": 1, "QInt8Storage": 1, "QInt32Storage": 4, "QUInt4x2Storage": 1,
+    "QUInt2x4Storage": 1, "UntypedStorage": 1,
+}  # fmt: skip
+"""Bytes of one element of each storage type that a torch pickle names."""
 
 _BY_STORAGE_TYPE = frozenset(
     f"torch._utils.{name}" for name in ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_qtensor")

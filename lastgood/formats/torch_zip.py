@@ -10,14 +10,20 @@ import os
 import struct
 import zipfile
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, BinaryIO
 
 from lastgood import pickles
-from lastgood.formats import Judgement
+from lastgood.formats import DamageError, Inside, Judgement, TensorPart
+from lastgood.formats.torch_tensors import BITS, ITEM_BYTES, walk
 from lastgood.hashing import read_through
 from lastgood.verdict import Kind, Proof
+
+NAME = "torch zip"
+NOTED = ("version", "byteorder", ".format_version")
+NOTE_BYTES_MAX = 100
 
 _END_OF_DIRECTORY = b"PK\x05\x06"
 _END_BYTES = 22  # of an end of the central directory without its comment
@@ -25,23 +31,6 @@ _COMMENT_BYTES_MAX = 0xFFFF
 _ZIP64 = 0xFFFFFFFF  # stands for a number that is in the zip64 records
 _ZIP64_END_BYTES = 56 + 20  # of the zip64 end record and its locator
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
-
-ITEM_BYTES = {
-    "DoubleStorage": 8, "FloatStorage": 4, "HalfStorage": 2, "BFloat16Storage": 2, "LongStorage": 8, "IntStorage": 4,
-    "ShortStorage": 2, "CharStorage": 1, "ByteStorage": 1, "BoolStorage": 1, "ComplexDoubleStorage": 16,
-    "ComplexFloatStorage": 8, "QUInt8Storage": 1, "QInt8Storage": 1, "QInt32Storage": 4, "QUInt4x2Storage": 1,
-    "QUInt2x4Storage": 1, "UntypedStorage": 1,
-}  # fmt: skip
-"""Bytes of one element of each storage type that a torch pickle names."""
-
-
-class DamageError(Exception):
-    """Something in the archive disagrees with something else; `kind` is the verdict that follows."""
-
-    def __init__(self, kind: Kind, reason: str) -> None:
-        super().__init__(reason)
-        self.kind = kind
-        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -282,13 +271,34 @@ def storages(contents: pickles.Contents) -> list[tuple[str, int | None]]:
     return named
 
 
-def contents(file: BinaryIO) -> pickles.Contents | None:
-    """The archive's pickle as data; None when it has none. Raises DamageError, PickleError or OSError."""
-    pickle = next((record for record in records(file) if record.name.endswith("/data.pkl") and record.stored), None)
-    if pickle is None:
-        return None
+def inside(file: BinaryIO) -> Inside:
+    """What the archive's pickle says, as data. Raises DamageError, PickleError or OSError."""
+    found = records(file)
+    by_name = {record.name.partition("/")[2]: record for record in found}
+    notes = {name: note for name in NOTED if (note := _note(file, by_name.get(name)))}
+    pickle = by_name.get("data.pkl")
+    if pickle is None or not pickle.stored:
+        return Inside({}, notes=notes)
     file.seek(pickle.start)
-    return pickles.read(file.read(min(pickle.size, pickles.MAX_BYTES + 1)))
+    contents = pickles.read(file.read(min(pickle.size, pickles.MAX_BYTES + 1)))
+    return Inside(top_level(contents.value), tuple(contents.globals), _tensors(contents.value, by_name), notes)
+
+
+def _note(file: BinaryIO, record: Record | None) -> str:
+    if record is None or not record.stored:
+        return ""
+    file.seek(record.start)
+    return file.read(min(record.size, NOTE_BYTES_MAX)).decode("utf-8", "replace").strip()
+
+
+def _tensors(value: Any, by_name: dict[str, Record]) -> Iterator[TensorPart]:
+    for name, tensor in walk(value):
+        record = by_name.get(f"data/{tensor.storage}")
+        if record is None or record.size < tensor.storage_bytes:
+            raise DamageError(Kind.CORRUPT, f"storage {tensor.storage!r} is named in data.pkl but missing or short")
+        start = record.start + tensor.offset * BITS[tensor.dtype] // 8 if record.stored else None
+        span = (tensor.span * BITS[tensor.dtype] + 7) // 8
+        yield TensorPart(name, tensor.dtype, tensor.shape, tensor.bytes, start, span)
 
 
 def top_level(value: Any) -> dict[Any, Any]:

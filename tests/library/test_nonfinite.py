@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lastgood import nonfinite
-from lastgood.formats.torch_zip import DamageError
+from lastgood.formats import DamageError
 from lastgood.nonfinite import NonFinite, ScanError, poisoned, scan, scan_in_child
 
 FLOATS = [

@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 import torch
 
-from lastgood.formats import raw_zip
+from lastgood.formats import DamageError, raw_zip
 from lastgood.formats.torch_damaged import State, look
-from lastgood.formats.torch_zip import DamageError
 from lastgood.judging import verify
 from lastgood.salvage import NOTE_KEY, Salvaged, intact_tensors, salvage
 from lastgood.verdict import Kind, Proof
