@@ -11,8 +11,8 @@ from typing import Any, BinaryIO
 
 from lastgood import contract, keep, naming
 from lastgood.choose import choose, newest_first
+from lastgood.files import verify_open
 from lastgood.hashing import file_sha256
-from lastgood.judging import verify_open
 from lastgood.ledger import Ledger
 from lastgood.lock import WriterLock
 from lastgood.publish import Published, publish, remove, sweep

@@ -17,6 +17,7 @@ _STEP_WORD_THEN_NUMBER = re.compile(r"(?i)(?:step|iter|iteration)[-_=. ]?(\d+)(?
 _LAST_NUMBER = re.compile(r"(?:^|[^0-9A-Za-z.])(\d+)$")
 _ONE_OF_MANY = re.compile(r"-\d+-of-\d+$")
 _BEGINS_WITH_WORD = re.compile(rf"(?i)(?:{_WORDS}|model)[-_=. ]?\d+(?:\.[a-z]+)?")
+_FOLDER = re.compile(rf"(?i)(?:global[-_]?)?{_WORDS}[-_=. ]?\d+")
 _UNFINISHED = re.compile(
     r"(?i)(?:^tmp[-_.]|[-_.](?:tmp|temp|part|partial|swp|swx|bak|lock|incomplete)(?:[-_.]?\d*)?$|-tmp-\d+$|~$)"
 )
@@ -46,7 +47,7 @@ def partial_of(name: str) -> str | None:
 
 def unfinished(name: str) -> bool:
     """Whether a name says that its content is temporary, whoever made it. Such files are never candidates."""
-    return name.startswith(".") or _UNFINISHED.search(name) is not None
+    return name.startswith(".") or temporary(name)
 
 
 def step_in_name(name: str) -> int | None:
@@ -77,6 +78,29 @@ def any_name(name: str) -> int | bool | None:
     if (suffix in _SUFFIXES_AFTER_A_WORD or suffix[1:].isdigit()) and _BEGINS_WITH_WORD.fullmatch(name):
         return step_in_name(name)
     return False
+
+
+def any_folder_name(name: str) -> int | bool | None:
+    """The same for a folder: a known word and a number alone, or a suffix of snapshots with a step in the name.
+
+    A folder is more often a place for snapshots, samples or logs than a snapshot itself, so less is taken for one.
+    """
+    if unfinished(name):
+        return False
+    if _FOLDER.fullmatch(name):
+        return step_in_name(name)
+    step = step_in_name(name) if os.path.splitext(name)[1].lower() in _SUFFIXES else None
+    return False if step is None else step
+
+
+def has_snapshot_suffix(name: str) -> bool:
+    """Whether a name ends as files do that hold tensors."""
+    return os.path.splitext(name)[1].lower() in _SUFFIXES | {".bin"}
+
+
+def temporary(name: str) -> bool:
+    """Whether a name says that a writer was not done with it. A hidden file may be a part of a snapshot."""
+    return _UNFINISHED.search(name) is not None
 
 
 def rule_for(pattern: str | None) -> NameRule:

@@ -194,7 +194,7 @@ def remove(path: str | os.PathLike[str]) -> None:
         fsync_folder(folder)  # else a power cut may leave the seal alone, which no sweep would know for ours
     except OSError:
         pass  # the space is wanted back all the same
-    remove_if_there(partial)
+    _remove_whole(partial)
 
 
 def sweep(folder: str | os.PathLike[str]) -> list[str]:
@@ -210,9 +210,17 @@ def sweep(folder: str | os.PathLike[str]) -> list[str]:
             continue
         if not _is_there(os.path.join(base, final)):
             remove_if_there(seal_path(os.path.join(base, final)))
-        remove_if_there(os.path.join(base, name))
+        _remove_whole(os.path.join(base, name))
         gone.append(name)
     return gone
+
+
+def _remove_whole(path: str) -> None:
+    """Unlink a file, or a folder with all that is in it; what is already gone is as wished. Raises OSError."""
+    try:
+        remove_if_there(path)
+    except IsADirectoryError:
+        shutil.rmtree(path)
 
 
 def remove_if_there(path: str) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lastgood import choose, naming
+from lastgood import choose, folders, naming
 from lastgood.contract import QUARANTINE_DIR, RUN_FILE, STATE_DIR
 from lastgood.judging import verify
 from lastgood.ledger import Ledger, now_ns
-from lastgood.seal import Identity
+from lastgood.seal import Identity, seal_path
 from lastgood.verdict import Verdict
 
 
@@ -40,19 +40,20 @@ class Rung:
 
 
 def scan(checkpoint_dir: str | os.PathLike[str], pattern: str | None = None) -> list[Rung]:
-    """Every candidate, newest first, unjudged. Links are followed and a file is counted once.
+    """Every candidate, file or folder, newest first, unjudged. Links are followed and each is counted once.
 
     A file that vanishes while it is looked at is left out. Raises OSError when the directory itself cannot be read.
     """
     found: dict[tuple[int, int], Rung] = {}
-    for entry, step in _named(checkpoint_dir, naming.rule_for(pattern)):
+    for entry, step in _named(checkpoint_dir, pattern):
         try:
             status = entry.stat()
         except OSError:
             continue  # gone, or a link to nowhere: either way nothing to judge
-        if not stat.S_ISREG(status.st_mode):
+        identity = _identity(entry.path, status)
+        if identity is None:
             continue
-        rung = Rung(Path(checkpoint_dir) / entry.name, step, Identity.of(status))
+        rung = Rung(Path(checkpoint_dir) / entry.name, step, identity)
         key = (status.st_dev, status.st_ino)
         other = found.get(key)
         if other is not None:
@@ -62,13 +63,39 @@ def scan(checkpoint_dir: str | os.PathLike[str], pattern: str | None = None) -> 
 
 
 def _named(
-    checkpoint_dir: str | os.PathLike[str], rule: naming.NameRule
+    checkpoint_dir: str | os.PathLike[str], pattern: str | None
 ) -> Iterator[tuple["os.DirEntry[str]", int | None]]:
+    """Entries with a candidate's name, and the step it says."""
+    rule = naming.rule_for(pattern)
     with os.scandir(checkpoint_dir) as entries:
         for entry in entries:
-            step = rule(entry.name)
+            step = _step_of_folder(entry) if pattern is None and entry.is_dir() else rule(entry.name)
             if step is not False:
                 yield entry, (None if step is True else step)
+
+
+def _step_of_folder(entry: "os.DirEntry[str]") -> int | bool | None:
+    """Without a pattern a folder needs the name of a snapshot, or a seal beside it."""
+    step = naming.any_folder_name(entry.name)
+    sealed = step is False and not naming.unfinished(entry.name) and os.path.isfile(seal_path(entry.path))
+    return naming.step_in_name(entry.name) if sealed else step
+
+
+def identity_of(path: str | os.PathLike[str]) -> Identity | None:
+    """The identity of a snapshot as it is now; None when it is neither a file nor a folder. Raises OSError."""
+    return _identity(os.fspath(path), os.stat(path))
+
+
+def _identity(path: str, status: os.stat_result) -> Identity | None:
+    """The identity of a file or a folder; None when it is neither. A folder that cannot be read has its own alone."""
+    if stat.S_ISREG(status.st_mode):
+        return Identity.of(status)
+    if not stat.S_ISDIR(status.st_mode):
+        return None
+    try:
+        return folders.identity_of(path, status)
+    except OSError:
+        return Identity.of(status)
 
 
 def _tells_more(rung: Rung, other: Rung, is_link: bool) -> bool:

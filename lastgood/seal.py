@@ -2,6 +2,7 @@
 
 All forms that people have are read: `*` marker, upper case, CRLF, byte order marks, a bare digest, escaped names,
 several files in one list, `#` comments. A seal that cannot be used is a fault of the seal, never of the snapshot.
+The seal of a folder is such a list too, one line a file; the folder's own digest is that of its list in one fixed form.
 
 While a name is overwritten its seal also keeps the digest that is being replaced, as a comment, and either matches.
 Seals that a supervisor makes for other people's files live in `.lastgood/seals/`, bound to the file's identity: a file
@@ -9,6 +10,7 @@ that changed since is a new arrival, and its old seal says nothing about it.
 """
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -17,7 +19,7 @@ from dataclasses import dataclass
 
 from lastgood.contract import SEAL_SUFFIX, SEALS_DIR, STATE_DIR
 
-MAX_SEAL_BYTES = 1 << 20  # a list of files is a few hundred bytes; a larger one is not a seal
+MAX_SEAL_BYTES = 4 << 20  # a list of 30,000 files; a larger one is not a seal
 
 _LINE = re.compile(r"(?P<escaped>\\?)(?P<digest>[0-9a-fA-F]{64})(?:[ \t]+(?P<name>[^ \t].*))?")
 _REPLACES = re.compile(r"#\s*replaces\s+([0-9a-f]{64})\s*")
@@ -33,6 +35,19 @@ class Seal:
     def accepts(self, digest: str) -> bool:
         """Whether bytes with this digest are what the seal promises."""
         return digest == self.sha256 or digest in self.replaced
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The digests of a folder's files: `files` are pairs of a path in the folder and its SHA-256, in order of the paths."""
+
+    files: tuple[tuple[str, str], ...]
+
+    @property
+    def sha256(self) -> str:
+        """One digest for all of the folder: that of its list, each line a digest, two spaces and the path, in order."""
+        text = "".join(seal_text(digest, path) for path, digest in self.files)
+        return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -92,6 +107,37 @@ def parse_seal(content: bytes, name: str) -> Seal | SealDamaged:
     return SealDamaged(f"seal-damaged: it holds {others[0] if others else 'nothing'} and no digest of {name!r}")
 
 
+def parse_manifest(content: bytes, name: str) -> Manifest | SealDamaged:
+    """Read the seal of the folder called `name`; its lines name files from beside the folder, or from inside of it.
+
+    Any line that makes no sense damages all of it: half a list would vouch for half a snapshot.
+    """
+    files: dict[str, str] = {}
+    for line in re.split(r"\r?\n", _decode(content).strip("\0 \t\r\n")):
+        line = line.strip(" \t")
+        if not line or line.startswith("#"):
+            continue
+        match = _LINE.fullmatch(line)
+        path = None if match is None else _path_in(match, name)
+        if match is None or path is None:
+            return SealDamaged("seal-damaged: it holds a line that is no SHA-256 of a file in the folder")
+        digest = match["digest"].lower()
+        if files.setdefault(path, digest) != digest:
+            return SealDamaged(f"seal-damaged: it holds two different digests for {path!r}")
+    if not files:
+        return SealDamaged("seal-damaged: the seal file is empty, as an interrupted write leaves it")
+    return Manifest(tuple(sorted(files.items())))
+
+
+def _path_in(match: re.Match[str], folder: str) -> str | None:
+    """The path in the folder that a line names; None when it names none, or one outside of it."""
+    if match["name"] is None:
+        return None
+    said = _unescaped(match).removeprefix("*").removeprefix("./").removeprefix(f"{folder}/")
+    parts = said.split("/")
+    return None if "\0" in said or any(part in ("", ".", "..") for part in parts) else said
+
+
 def _names(match: re.Match[str], name: str) -> bool:
     """Whether a line is about `name`: a leading `*` is the marker of binary mode, unless the name itself begins with it."""
     said = _plain_name(match)
@@ -99,10 +145,14 @@ def _names(match: re.Match[str], name: str) -> bool:
 
 
 def _plain_name(match: re.Match[str]) -> str:
+    return os.path.basename(_unescaped(match))
+
+
+def _unescaped(match: re.Match[str]) -> str:
     name = match["name"]
     if match["escaped"]:
         name = re.sub(r"\\(.)", lambda m: {"n": "\n", "r": "\r"}.get(m[1], m[1]), name)
-    return os.path.basename(name)
+    return name
 
 
 def _decode(content: bytes) -> str:
@@ -114,7 +164,7 @@ def _decode(content: bytes) -> str:
 
 def seal_path(snapshot: str | os.PathLike[str]) -> str:
     """Where the writer's seal of a snapshot is."""
-    return os.fspath(snapshot) + SEAL_SUFFIX
+    return (os.fspath(snapshot).rstrip("/") or "/") + SEAL_SUFFIX
 
 
 def read_seal(snapshot: str | os.PathLike[str], identity: Identity) -> Seal | SealDamaged | None:
@@ -131,8 +181,24 @@ def read_seal(snapshot: str | os.PathLike[str], identity: Identity) -> Seal | Se
     return found
 
 
+def read_manifest(folder: str, identity: Identity) -> Manifest | Seal | SealDamaged | None:
+    """The seal of a folder: the list beside it, else a supervisor's digest of all of it for just this identity.
+
+    Raises OSError other than "not there".
+    """
+    content = content_beside(folder)
+    found = parse_manifest(content, os.path.basename(folder)) if isinstance(content, bytes) else content
+    return found if isinstance(found, Manifest) else read_bound_seal(folder, identity) or found
+
+
 def _beside(path: str) -> Seal | SealDamaged | None:
     """What the seal file beside a snapshot says; None when there is none."""
+    content = content_beside(path)
+    return parse_seal(content, os.path.basename(path)) if isinstance(content, bytes) else content
+
+
+def content_beside(path: str) -> bytes | SealDamaged | None:
+    """The bytes of the seal file beside a snapshot; None when there is none."""
     try:
         descriptor = os.open(seal_path(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -150,7 +216,7 @@ def _beside(path: str) -> Seal | SealDamaged | None:
         os.close(descriptor)
     if len(content) > MAX_SEAL_BYTES:
         return SealDamaged("seal-damaged: the seal file is larger than any list of digests")
-    return parse_seal(content, os.path.basename(path))
+    return content
 
 
 def bound_seal_path(snapshot: str | os.PathLike[str]) -> str:

@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from lastgood.contract import SEALS_DIR, STATE_DIR
-from lastgood.hashing import file_sha256
 from lastgood.ledger import Ledger
 from lastgood.publish import write_durably
-from lastgood.rungs import Rung, down_to_first_proven, ever_held_one, judge, scan
+from lastgood.rungs import Rung, down_to_first_proven, ever_held_one, identity_of, judge, scan
 from lastgood.seal import Identity, bound_seal_path, bound_seal_text, seal_path
+from lastgood.sealing import sha256_of
 from lastgood.verdict import Kind, Proof
 from supervisor.core.events import (
     LadderJudged,
@@ -167,8 +167,8 @@ class Verifier:
         if rung is None or self._told.get(name) != _content(rung):
             return None
         try:
-            digest = file_sha256(rung.path)
-            unchanged = Identity.of(os.stat(rung.path)) == rung.identity
+            digest = sha256_of(rung.path)
+            unchanged = identity_of(rung.path) == rung.identity
         except FileNotFoundError:
             unchanged = False
         if not unchanged:

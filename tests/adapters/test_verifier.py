@@ -557,7 +557,7 @@ def test_what_changes_while_it_is_hashed_is_not_sealed(
             path.write_bytes(b"PK\x03\x04 written anew")
         return "0" * 64
 
-    monkeypatch.setattr(module, "file_sha256", hashing)
+    monkeypatch.setattr(module, "sha256_of", hashing)
 
     assert None is verifier.seal("step_5.pt")
     assert not Path(bound_seal_path(path)).exists()
@@ -569,8 +569,8 @@ def test_a_file_that_vanishes_before_the_hash_is_not_sealed(
     """It is simply gone, as the next look tells."""
     path = make_zip("step_5.pt")
     settled(verifier, clock)
-    real = module.file_sha256
-    monkeypatch.setattr(module, "file_sha256", lambda name: (path.unlink(), real(name))[1])
+    real = module.sha256_of
+    monkeypatch.setattr(module, "sha256_of", lambda name: (path.unlink(), real(name))[1])
 
     assert None is verifier.seal("step_5.pt")
     assert [("step_5.pt", "gone")] == told(verifier)
@@ -582,7 +582,7 @@ def test_a_digest_that_is_not_that_of_the_bytes_seals_nothing(
     """A seal is read back against the bytes before it is told."""
     make_zip("step_5.pt")
     settled(verifier, clock)
-    monkeypatch.setattr(module, "file_sha256", lambda _name: "0" * 64)
+    monkeypatch.setattr(module, "sha256_of", lambda _name: "0" * 64)
 
     assert None is verifier.seal("step_5.pt")
 

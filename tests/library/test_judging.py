@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lastgood import judging
+from lastgood import files, judging
 from lastgood.judging import verify
 from lastgood.publish import publish
 from lastgood.seal import Identity, bound_seal_path, bound_seal_text, seal_text
@@ -236,9 +236,9 @@ def test_transient_read_errors_are_retried(make_zip: MakeSnapshot, monkeypatch: 
     """A stale handle that goes away after two tries leaves no trace in the verdict."""
     path = make_zip("a.pt")
     failures = [OSError(errno.ESTALE, "Stale file handle"), OSError(errno.EIO, "Input/output error")]
-    real = judging.read_seal
+    real = files.read_seal
     monkeypatch.setattr(judging, "RETRY_SECONDS", 0.0)
-    monkeypatch.setattr(judging, "read_seal", lambda *a: real(*a) if not failures else _raise(failures.pop()))
+    monkeypatch.setattr(files, "read_seal", lambda *a: real(*a) if not failures else _raise(failures.pop()))
 
     assert Kind.INTACT is verify(path).kind
 
@@ -249,10 +249,10 @@ def test_a_lasting_read_error_is_unreadable_not_corrupt(
     """What cannot be read now is another thing than wrong bytes; permissions are told apart."""
     path = make_zip("a.pt")
     monkeypatch.setattr(judging, "RETRY_SECONDS", 0.0)
-    monkeypatch.setattr(judging, "read_seal", lambda *_: _raise(OSError(errno.EIO, "Input/output error")))
+    monkeypatch.setattr(files, "read_seal", lambda *_: _raise(OSError(errno.EIO, "Input/output error")))
     assert (Kind.UNREADABLE, False) == (verify(path).kind, verify(path).forbidden)
 
-    monkeypatch.setattr(judging, "read_seal", lambda *_: _raise(OSError(errno.EACCES, "Permission denied")))
+    monkeypatch.setattr(files, "read_seal", lambda *_: _raise(OSError(errno.EACCES, "Permission denied")))
     assert (Kind.UNREADABLE, True) == (verify(path).kind, verify(path).forbidden)
 
 
@@ -260,12 +260,12 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def test_missing_files_links_to_nowhere_and_folders_are_unreadable(tmp_path: Path) -> None:
-    """What is no file gets a verdict, never an exception."""
+def test_missing_files_links_to_nowhere_and_pipes_are_unreadable(tmp_path: Path) -> None:
+    """What is neither a file nor a folder gets a verdict, never an exception."""
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
 
-    for name in ("missing", "loop", "folder"):
+    for name in ("missing", "loop", "pipe"):
         assert Kind.UNREADABLE is verify(tmp_path / name).kind
 
 
@@ -274,14 +274,14 @@ def test_a_file_that_changes_while_it_is_read_gets_no_verdict_about_its_bytes(
 ) -> None:
     """A write during the read makes the finding void."""
     path = make_zip("a.pt")
-    real = judging.read_seal
+    real = files.read_seal
 
     def and_write(*arguments: object) -> object:
         with path.open("ab") as file:
             file.write(b"more")
         return real(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(judging, "read_seal", and_write)
+    monkeypatch.setattr(files, "read_seal", and_write)
 
     assert Kind.INCOMPLETE is verify(path).kind
 

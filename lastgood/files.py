@@ -1,0 +1,101 @@
+"""Judge one open file: the strongest proof its format offers, in one read, without torch and without executing anything.
+
+With a seal the SHA-256 alone decides, and checksums inside only name the damage. Without one the structure and every
+checksum inside are held against each other. What changes while it is read gets no verdict about its bytes.
+"""
+
+import hashlib
+import os
+from dataclasses import replace
+from typing import BinaryIO
+
+from lastgood import formats, naming
+from lastgood.contract import PAYLOAD_FORMAT, PAYLOAD_VERSION
+from lastgood.formats import Judgement
+from lastgood.hashing import read_through
+from lastgood.seal import Identity, Seal, SealDamaged, read_seal
+from lastgood.verdict import Kind, Proof, Verdict
+
+
+def verify_open(name: str, file: BinaryIO) -> Verdict:
+    """The verdict about an open file that is called `name`; what is loaded from it is what was judged. Raises OSError."""
+    before = os.fstat(file.fileno())
+    verdict = _judge_file(name, file, Identity.of(before))
+    after = os.fstat(file.fileno())
+    if _content_changed(before, after):
+        return Verdict(Kind.INCOMPLETE, None, "it changed while it was read", before.st_size, step=verdict.step)
+    return verdict
+
+
+def _content_changed(before: os.stat_result, after: os.stat_result) -> bool:
+    """A rename or a new link moves ctime alone and leaves the bytes as they were."""
+    return (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns)
+
+
+def _judge_file(name: str, file: BinaryIO, identity: Identity) -> Verdict:
+    size = identity.size
+    step = naming.step_in_name(os.path.basename(name))
+    if size == 0:
+        return Verdict(Kind.TRUNCATED, Proof.STRUCTURE, "the file is empty", 0, step=step)
+    seal = read_seal(name, identity)
+    judged = _judge_sealed(file, size, seal) if isinstance(seal, Seal) else judge_unsealed(file, size)
+    reason = f"{judged.reason}; {seal.reason}" if isinstance(seal, SealDamaged) else judged.reason
+    verdict = Verdict(judged.kind, judged.proof, reason, size, judged.sha256, step)
+    return _with_contents(file, size, verdict) if verdict.usable else verdict
+
+
+def _judge_sealed(file: BinaryIO, size: int, seal: Seal) -> Judgement:
+    digest = hashlib.sha256()
+    read_through(file.fileno(), size, digest.update)
+    found = digest.hexdigest()
+    if seal.accepts(found):
+        return Judgement(Kind.HEALTHY, Proof.SEAL, "its SHA-256 is the sealed one", found)
+    kind, detail = name_damage(file, size)
+    return Judgement(kind, Proof.SEAL, f"SHA-256 {found[:12]}… is not the sealed {seal.sha256[:12]}…{detail}", found)
+
+
+def name_damage(file: BinaryIO, size: int) -> tuple[Kind, str]:
+    """What the checksums inside say about bytes that are known to be wrong."""
+    inner = judge_unsealed(file, size)
+    if inner.kind in (Kind.TRUNCATED, Kind.CORRUPT):
+        return inner.kind, f": {inner.reason}"
+    if inner.kind is Kind.UNPROVEN:
+        return Kind.CORRUPT, ""
+    return Kind.CORRUPT, ", though what it holds agrees with itself: it is another snapshot than the sealed one"
+
+
+def judge_unsealed(file: BinaryIO, size: int) -> Judgement:
+    """What structure and checksums inside of an open file of `size` bytes say. Raises OSError."""
+    module = formats.format_of(file, size)
+    if module is None:
+        return formats.judge_unknown(file, size)
+    try:
+        judged: Judgement = module.judge(file)
+    except OSError:
+        raise
+    except Exception as error:  # noqa: BLE001 - one odd file must not end whoever judges a whole directory
+        return Judgement(Kind.CORRUPT, Proof.STRUCTURE, f"it makes no sense: {type(error).__name__}: {error}")
+    return judged
+
+
+def _with_contents(file: BinaryIO, size: int, verdict: Verdict) -> Verdict:
+    """Add the step from inside when the name has none, and refuse schema versions of ours that are newer than this code."""
+    module = formats.format_of(file, size)
+    if module is None:
+        return verdict
+    try:
+        payload = module.inside(file).top
+    except Exception:  # noqa: BLE001 - whatever is wrong with the pickle, the bytes are as they were meant
+        return verdict  # sealed bytes are what the writer meant, whether or not this code can read them
+    version = payload.get("version")
+    if payload.get("format") == PAYLOAD_FORMAT and isinstance(version, int) and version > PAYLOAD_VERSION:
+        reason = f"its schema version is {version}; this software knows up to {PAYLOAD_VERSION}"
+        return Verdict(Kind.INCOMPATIBLE, verdict.proof, reason, size, verdict.sha256, verdict.step)
+    note = payload.get("lastgood_salvage")
+    if isinstance(note, dict) and note.get("lost"):
+        reason = f"salvaged from {note.get('source')}: {len(note['lost'])} tensors are lost"
+        return replace(verdict, kind=Kind.INCOMPLETE, reason=reason)
+    inside = payload.get("iter_num", payload.get("step", payload.get("global_step")))
+    if verdict.step is None and isinstance(inside, int) and not isinstance(inside, bool):
+        return replace(verdict, step=inside)
+    return verdict

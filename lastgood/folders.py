@@ -1,0 +1,216 @@
+"""Judge a snapshot that is a folder of files.
+
+With a seal, a list of digests, all of it must be there and every digest must agree. Without one nothing tells which files
+belong to it, so that it is unproven at best; each file that is there is still judged by what is inside.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from lastgood import naming
+from lastgood.contract import STATE_DIR
+from lastgood.files import judge_unsealed, name_damage
+from lastgood.formats import Judgement
+from lastgood.hashing import file_sha256
+from lastgood.seal import Identity, Manifest, Seal, SealDamaged, read_manifest, seal_path
+from lastgood.verdict import Kind, Proof, Verdict
+
+MAX_MEMBERS = 100_000  # files of one snapshot; a thousand ranks leave a few thousand
+MAX_DEPTH = 16
+MAX_JSON_BYTES = 64 << 20
+NAMED = 3  # files that a reason names before it only counts
+
+
+@dataclass(frozen=True)
+class Member:
+    """One file of a folder: its path in it, and what the system says about it."""
+
+    path: str
+    status: os.stat_result
+
+
+def is_snapshot(path: str | os.PathLike[str]) -> bool:
+    """Whether a folder is one snapshot rather than a place for several: it has a seal beside it, or the name of one.
+
+    A folder with a supervisor's state in it, or with snapshots that say their steps, is such a place whatever its name.
+    """
+    folder = os.path.abspath(path)
+    if not os.path.isdir(folder):
+        return False
+    if os.path.isfile(seal_path(folder)):
+        return True
+    if naming.any_folder_name(os.path.basename(folder)) is False:
+        return False
+    names = os.listdir(folder)
+    return STATE_DIR not in names and not any(_tells_step(naming.any_name(name)) for name in names)
+
+
+def _tells_step(found: int | bool | None) -> bool:
+    return isinstance(found, int) and not isinstance(found, bool)
+
+
+def members(folder: str) -> list[Member]:
+    """Every file in a folder and the folders in it, in order of their paths. Raises OSError; links to folders are not entered."""
+    return sorted(_walk(folder, "", 0), key=lambda member: member.path)
+
+
+def _walk(folder: str, below: str, depth: int) -> Iterator[Member]:
+    if depth > MAX_DEPTH:
+        raise OSError(errno.ELOOP, f"it is nested deeper than {MAX_DEPTH} folders")
+    with os.scandir(os.path.join(folder, below)) as entries:
+        for count, entry in enumerate(entries):
+            if count > MAX_MEMBERS:
+                raise OSError(errno.E2BIG, f"it holds more than {MAX_MEMBERS:,} files")
+            path = os.path.join(below, entry.name)
+            if entry.is_dir(follow_symlinks=False):
+                yield from _walk(folder, path, depth + 1)
+            else:
+                yield from _member(folder, path)
+
+
+def _member(folder: str, path: str) -> Iterator[Member]:
+    try:
+        status = os.stat(os.path.join(folder, path))
+    except FileNotFoundError:
+        return  # gone since it was listed, or a link to nowhere
+    if stat.S_ISREG(status.st_mode):
+        yield Member(path, status)
+
+
+def identity_of(folder: str, own: os.stat_result | None = None) -> Identity:
+    """The identity of a folder: it changes when that of any file in it does. Raises OSError.
+
+    `size` is the bytes of all files, the times are the latest of any of them; `inode` stands for the folder's and for
+    path, inode, size and time of modification of every file.
+    """
+    return _identity(os.stat(folder) if own is None else own, members(folder))
+
+
+def _identity(own: os.stat_result, found: list[Member]) -> Identity:
+    everything = hashlib.blake2b(str(own.st_ino).encode(), digest_size=7)
+    for member in found:
+        status = member.status
+        everything.update(
+            f"\0{member.path}\0{status.st_ino} {status.st_size} {status.st_mtime_ns}".encode("utf-8", "surrogateescape")
+        )
+    return Identity(
+        int.from_bytes(everything.digest(), "little"),
+        sum(member.status.st_size for member in found),
+        max([own.st_mtime_ns, *(member.status.st_mtime_ns for member in found)]),
+        max([own.st_ctime_ns, *(member.status.st_ctime_ns for member in found)]),
+    )
+
+
+def judge(path: str | os.PathLike[str]) -> Verdict:
+    """The verdict about a folder. Raises OSError on read errors."""
+    folder = os.path.abspath(path)
+    step = naming.step_in_name(os.path.basename(folder))
+    before, found = os.stat(folder), members(folder)
+    identity = _identity(before, found)
+    judged = _judge_members(folder, identity, found)
+    if _content(identity_of(folder)) != _content(identity):
+        return Verdict(Kind.INCOMPLETE, None, "it changed while it was read", identity.size, step=step)
+    return Verdict(judged.kind, judged.proof, judged.reason, identity.size, judged.sha256, step)
+
+
+def _content(identity: Identity) -> tuple[int, int, int]:
+    """A new link to a file, or a rename of the folder, moves ctime alone and leaves the bytes as they were."""
+    return (identity.inode, identity.size, identity.mtime_ns)
+
+
+def _judge_members(folder: str, identity: Identity, found: list[Member]) -> Judgement:
+    seal = read_manifest(folder, identity)
+    if isinstance(seal, Manifest):
+        return _judge_listed(folder, seal, found)
+    if isinstance(seal, Seal):
+        return _judge_bound(folder, seal, found)
+    judged = _judge_unlisted(folder, found)
+    return replace(judged, reason=f"{judged.reason}; {seal.reason}") if isinstance(seal, SealDamaged) else judged
+
+
+def _judge_listed(folder: str, seal: Manifest, found: list[Member]) -> Judgement:
+    """Hold a folder against its list: what is missing is cheaper to find than what is wrong."""
+    missing = [path for path, _ in seal.files if not os.path.isfile(os.path.join(folder, path))]
+    if missing:
+        verb = "is" if len(missing) == 1 else "are"
+        reason = f"{len(missing)} of the {len(seal.files)} files in its seal {verb} missing: {_named(missing)}"
+        return Judgement(Kind.INCOMPLETE, Proof.SEAL, reason)
+    for path, digest in seal.files:
+        full = os.path.join(folder, path)
+        read = file_sha256(full)
+        if read != digest:
+            kind, detail = _damage(full)
+            reason = f"{path}: SHA-256 {read[:12]}… is not the sealed {digest[:12]}…{detail}"
+            return Judgement(kind, Proof.SEAL, reason)
+    listed = {path for path, _ in seal.files}
+    others = [member.path for member in found if member.path not in listed]
+    note = f"; its seal says nothing about {_named(others)}" if others else ""
+    return Judgement(
+        Kind.HEALTHY, Proof.SEAL, f"the SHA-256 of all {len(seal.files)} sealed files agrees{note}", seal.sha256
+    )
+
+
+def _judge_bound(folder: str, seal: Seal, found: list[Member]) -> Judgement:
+    read = manifest_of(folder, found).sha256
+    if seal.accepts(read):
+        return Judgement(Kind.HEALTHY, Proof.SEAL, f"the SHA-256 of its {len(found)} files is the sealed one", read)
+    return Judgement(
+        Kind.CORRUPT, Proof.SEAL, f"the SHA-256 of its files, {read[:12]}…, is not the sealed {seal.sha256[:12]}…", read
+    )
+
+
+def _damage(path: str) -> tuple[Kind, str]:
+    with open(path, "rb") as file:
+        return name_damage(file, os.fstat(file.fileno()).st_size)
+
+
+def manifest_of(folder: str, found: list[Member] | None = None) -> Manifest:
+    """The list of a folder's files as they are now, their bytes read. Raises OSError."""
+    listed = members(folder) if found is None else found
+    return Manifest(tuple((member.path, file_sha256(os.path.join(folder, member.path))) for member in listed))
+
+
+def judge_unsealed_folder(folder: str) -> Judgement:
+    """What is inside of a folder's files says about them, whatever a seal says. Raises OSError."""
+    return _judge_unlisted(folder, members(folder))
+
+
+def _judge_unlisted(folder: str, found: list[Member]) -> Judgement:
+    if not found:
+        return Judgement(Kind.INCOMPLETE, Proof.STRUCTURE, "the folder is empty")
+    unfinished = [member.path for member in found if naming.temporary(os.path.basename(member.path))]
+    if unfinished:
+        return Judgement(Kind.INCOMPLETE, Proof.STRUCTURE, f"its writer was not done with {_named(unfinished)}")
+    for member in found:
+        judged = _judge_member(os.path.join(folder, member.path), member.status.st_size)
+        if judged is not None and judged.kind is not Kind.INTACT and judged.kind is not Kind.UNPROVEN:
+            return Judgement(judged.kind, judged.proof, f"{member.path}: {judged.reason}")
+    reason = f"no seal says which files belong to it; nothing is wrong with the {len(found)} that are there"
+    return Judgement(Kind.UNPROVEN, Proof.STRUCTURE, reason)
+
+
+def _judge_member(path: str, size: int) -> Judgement | None:
+    """What is inside of one file says about it; None where an empty file is as good as any, such as a marker."""
+    suffix = os.path.splitext(path)[1].lower()
+    if size == 0:
+        if suffix == ".json" or naming.has_snapshot_suffix(path):
+            return Judgement(Kind.TRUNCATED, Proof.STRUCTURE, "the file is empty")
+        return None
+    with open(path, "rb") as file:
+        if suffix != ".json":
+            return judge_unsealed(file, size)
+        try:
+            json.loads(file.read(MAX_JSON_BYTES + 1) if size <= MAX_JSON_BYTES else b"0")
+        except (ValueError, RecursionError) as error:
+            return Judgement(Kind.CORRUPT, Proof.STRUCTURE, f"it is no whole JSON: {error}")
+    return None
+
+
+def _named(paths: list[str]) -> str:
+    more = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
+    return ", ".join(paths[:NAMED]) + more
