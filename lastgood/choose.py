@@ -43,6 +43,10 @@ def _age(candidate: Candidate) -> tuple[int, int, str]:
 
 def choose(ladder: Sequence[J]) -> J | None:
     """The newest proven rung of a ladder in order; only if there is none, the newest unproven one; else None."""
-    usable = [rung for rung in ladder if rung.verdict is not None and rung.verdict.usable]
-    proven = [rung for rung in usable if rung.verdict is not None and rung.verdict.proven]
-    return next(iter(proven or usable), None)
+    unproven = None
+    for rung in ladder:
+        if rung.verdict is not None and rung.verdict.proven:
+            return rung
+        if unproven is None and rung.verdict is not None and rung.verdict.usable:
+            unproven = rung
+    return unproven

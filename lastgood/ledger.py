@@ -1,20 +1,38 @@
 """Verdicts remembered by a file's identity, so that an unchanged snapshot is not read twice. Deletable without harm.
 
 A verdict is remembered only for an identity that had been still for two seconds when its bytes were read: a timestamp
-younger than that could hide a later change. One JSON line a verdict, the last one for an identity counts.
+younger than that could hide a later change. One line of JSON a verdict, the last one for an identity counts. A seal that
+came, went or was replaced asks for a new verdict; one that was edited in place does so unless the bytes were proven by it.
 """
 
 import json
 import os
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from lastgood.contract import LEDGER_FILE, STATE_DIR
 from lastgood.seal import Identity, seal_path
 from lastgood.verdict import Kind, Proof, Verdict
 
 STILL_NS = 2_000_000_000
-LINES_MAX = 20_000  # then it is written anew with the identities of its folder's present files
+LINES_MAX = 20_000  # then it is begun anew
+
+
+class SealStamp(NamedTuple):
+    """What changes when a seal file does: inode, size in bytes, mtime in ns; all 0 without one."""
+
+    inode: int = 0
+    size: int = 0
+    mtime_ns: int = 0
+
+    @classmethod
+    def beside(cls, path: str) -> "SealStamp":
+        """The stamp of the seal beside a snapshot as it is now."""
+        try:
+            status = os.stat(seal_path(path))
+        except OSError:
+            return cls()
+        return cls(status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 class Ledger:
@@ -23,42 +41,53 @@ class Ledger:
     def __init__(self, checkpoint_dir: str | os.PathLike[str], writable: bool = False) -> None:
         self._path = os.path.join(checkpoint_dir, STATE_DIR, LEDGER_FILE)
         self._writable = writable
-        self._verdicts: dict[str, Verdict] = {}
+        self._entries: dict[tuple[int, ...], list[Any]] = {}
         self._lines = 0
         self._load()
 
     def _load(self) -> None:
         try:
             with open(self._path, encoding="utf-8", errors="replace") as file:
-                for line in file:
-                    self._lines += 1
-                    self._take(line)
+                text = file.read().rstrip("\n")
         except OSError:
-            pass  # no ledger, or one that cannot be read, only costs time
+            return  # no ledger, or one that cannot be read, only costs time
+        entries = _parsed(text)
+        self._lines = len(entries)
+        for entry in entries:
+            try:
+                self._entries[entry[0], entry[1], entry[2], entry[3]] = entry
+            except (TypeError, LookupError):
+                pass  # what is no entry is worth nothing and costs nothing
 
-    def _take(self, line: str) -> None:
+    def get(self, path: str, identity: Identity, seal_inode: int = 0) -> Verdict | None:
+        """The verdict remembered for this file as it is now; `seal_inode` is that of the seal beside it, 0 without one."""
+        entry = self._entries.get(identity)
+        if entry is None:
+            return None
         try:
-            entry = json.loads(line)
-            self._verdicts[str(entry["key"])] = _decoded(entry)
-        except (ValueError, KeyError, TypeError, RecursionError):
-            pass  # a line cut short by a kill is worth nothing and costs nothing
+            _, _, _, _, inode, seal_bytes, seal_ns, _, kind, proof, reason, size, sha256, step, seconds = entry
+            if inode != seal_inode:
+                return None
+            if inode and kind != "healthy" and (inode, seal_bytes, seal_ns) != SealStamp.beside(path):
+                return None
+            return Verdict(_KINDS[kind], _PROOFS[proof], reason, size, sha256, step, seconds)
+        except (KeyError, TypeError, ValueError):
+            return None  # of another version, or damaged
 
-    def get(self, path: str, identity: Identity) -> Verdict | None:
-        """The verdict remembered for this file as it is now, together with its seal as it is now."""
-        return self._verdicts.get(_key(path, identity))
-
-    def put(self, path: str, identity: Identity, verdict: Verdict, read_at_ns: int) -> None:
-        """Remember a verdict whose reading began at `read_at_ns` (wall clock, as file times are)."""
+    def put(
+        self, path: str, identity: Identity, verdict: Verdict, read_at_ns: int, seal: SealStamp | None = None
+    ) -> None:
+        """Remember a verdict whose reading began at `read_at_ns` (wall clock, as file times are), under that seal."""
         if read_at_ns - max(identity.mtime_ns, identity.ctime_ns) < STILL_NS or verdict.kind is Kind.UNREADABLE:
             return
-        key = _key(path, identity)
-        if self._verdicts.get(key) == verdict:
+        entry = [*identity, *(seal or SealStamp()), os.path.basename(path), *_encoded(verdict)]
+        if self._entries.get(identity) == entry:
             return
-        self._verdicts[key] = verdict
+        self._entries[identity] = entry
         if self._writable:
-            self._append({"key": key, "name": os.path.basename(path), **verdict.__dict__})
+            self._append(entry)
 
-    def _append(self, entry: dict[str, Any]) -> None:
+    def _append(self, entry: list[Any]) -> None:
         try:
             if self._lines >= LINES_MAX:
                 os.unlink(self._path)
@@ -74,26 +103,28 @@ class Ledger:
             pass  # a full disk must not end a judgement
 
 
-def _key(path: str, identity: Identity) -> str:
-    """Identity of the file and of its seal: a new seal asks for a new verdict."""
+def _parsed(text: str) -> list[Any]:
+    """The lines as data: all at once, which is fast, else one by one, None for those that a kill cut short."""
     try:
-        status = os.stat(seal_path(path))
-        seal = f"{status.st_ino}.{status.st_mtime_ns}.{status.st_size}"
-    except OSError:
-        seal = "-"
-    return f"{identity.inode}.{identity.size}.{identity.mtime_ns}.{identity.ctime_ns}/{seal}"
+        return list(json.loads(f"[{text.replace(chr(10), ',')}]"))
+    except (ValueError, RecursionError):
+        return [_or_none(line) for line in text.split("\n")]
 
 
-def _decoded(entry: dict[str, Any]) -> Verdict:
-    return Verdict(
-        kind=Kind(entry["kind"]),
-        proof=Proof(entry["proof"]) if entry["proof"] else None,
-        reason=str(entry["reason"]),
-        bytes=int(entry["bytes"]),
-        sha256=entry["sha256"],
-        step=entry["step"],
-        seconds=float(entry["seconds"]),
-    )
+def _or_none(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+_KINDS: dict[str, Kind] = {str(kind): kind for kind in Kind}
+_PROOFS: dict[str | None, Proof | None] = {None: None, **{str(proof): proof for proof in Proof}}
+
+
+def _encoded(verdict: Verdict) -> list[Any]:
+    proof = None if verdict.proof is None else str(verdict.proof)
+    return [str(verdict.kind), proof, verdict.reason, verdict.bytes, verdict.sha256, verdict.step, verdict.seconds]
 
 
 def now_ns() -> int:

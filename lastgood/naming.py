@@ -70,6 +70,8 @@ def any_name(name: str) -> int | bool | None:
 
     `samples_step_30.txt` beside `step_30.pt` is no snapshot, and `step_30.json` is one.
     """
+    if name[:5] == "ckpt_" and name[-3:] == ".pt" and (number := name[5:-3]).isdecimal():
+        return int(number)  # by far the most names are ours, and so are looked for first
     suffix = os.path.splitext(name)[1].lower()
     if unfinished(name):
         return False

@@ -2,36 +2,36 @@
 
 import os
 import stat
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from lastgood import choose, folders, naming
-from lastgood.contract import QUARANTINE_DIR, RUN_FILE, STATE_DIR
+from lastgood.contract import QUARANTINE_DIR, RUN_FILE, SEAL_SUFFIX, STATE_DIR
 from lastgood.judging import verify
-from lastgood.ledger import Ledger, now_ns
+from lastgood.ledger import Ledger, SealStamp, now_ns
 from lastgood.seal import Identity, seal_path
 from lastgood.verdict import Verdict
 
 
-@dataclass(frozen=True)
-class Rung:
+class Rung(NamedTuple):
     """One candidate: where it is, its step (None when nothing tells), its identity, and its verdict once judged.
 
     `linked` says that another candidate name leads to the same file. `identity.size` is in bytes; `mtime_ns` is the time
-    of modification in nanoseconds.
+    of modification in nanoseconds. `seal_inode` is that of the seal beside it, 0 without one.
     """
 
-    path: Path
+    folder: str
+    name: str
     step: int | None
     identity: Identity
     verdict: Verdict | None = None
     linked: bool = False
+    seal_inode: int = 0
 
     @property
-    def name(self) -> str:
-        """The name in the checkpoint directory."""
-        return self.path.name
+    def path(self) -> Path:
+        """Where it is."""
+        return Path(self.folder, self.name)
 
     @property
     def mtime_ns(self) -> int:
@@ -44,8 +44,10 @@ def scan(checkpoint_dir: str | os.PathLike[str], pattern: str | None = None) -> 
 
     A file that vanishes while it is looked at is left out. Raises OSError when the directory itself cannot be read.
     """
+    directory = os.fspath(checkpoint_dir)
     found: dict[tuple[int, int], Rung] = {}
-    for entry, step in _named(checkpoint_dir, pattern):
+    candidates, seals = _named(directory, pattern)
+    for entry, step in candidates:
         try:
             status = entry.stat()
         except OSError:
@@ -53,25 +55,31 @@ def scan(checkpoint_dir: str | os.PathLike[str], pattern: str | None = None) -> 
         identity = _identity(entry.path, status)
         if identity is None:
             continue
-        rung = Rung(Path(checkpoint_dir) / entry.name, step, identity)
+        name = entry.name
+        rung = Rung(directory, name, step, identity, seal_inode=seals.get(name, 0))
         key = (status.st_dev, status.st_ino)
         other = found.get(key)
         if other is not None:
-            rung = replace(rung if _tells_more(rung, other, entry.is_symlink()) else other, linked=True)
+            rung = (rung if _tells_more(rung, other, entry.is_symlink()) else other)._replace(linked=True)
         found[key] = rung
     return choose.newest_first(found.values())
 
 
-def _named(
-    checkpoint_dir: str | os.PathLike[str], pattern: str | None
-) -> Iterator[tuple["os.DirEntry[str]", int | None]]:
-    """Entries with a candidate's name, and the step it says."""
+def _named(directory: str, pattern: str | None) -> tuple[list[tuple["os.DirEntry[str]", int | None]], dict[str, int]]:
+    """Entries with a candidate's name and the step it says, and the inode of each seal by its snapshot's name."""
     rule = naming.rule_for(pattern)
-    with os.scandir(checkpoint_dir) as entries:
+    candidates: list[tuple[os.DirEntry[str], int | None]] = []
+    seals: dict[str, int] = {}
+    with os.scandir(directory) as entries:
         for entry in entries:
-            step = _step_of_folder(entry) if pattern is None and entry.is_dir() else rule(entry.name)
+            name = entry.name
+            if name[-len(SEAL_SUFFIX) :] == SEAL_SUFFIX:
+                seals[name[: -len(SEAL_SUFFIX)]] = entry.inode()
+                continue
+            step = _step_of_folder(entry) if pattern is None and entry.is_dir() else rule(name)
             if step is not False:
-                yield entry, (None if step is True else step)
+                candidates.append((entry, None if step is True else step))
+    return candidates, seals
 
 
 def _step_of_folder(entry: "os.DirEntry[str]") -> int | bool | None:
@@ -102,7 +110,7 @@ def _tells_more(rung: Rung, other: Rung, is_link: bool) -> bool:
     """Of two names of one file, the one with a step, then the one that is no link, then the first in order."""
     return (rung.step is not None, not is_link, other.name) > (
         other.step is not None,
-        other.path.is_symlink() is False,
+        not other.path.is_symlink(),
         rung.name,
     )
 
@@ -112,20 +120,23 @@ def judge(rung: Rung, ledger: Ledger | None = None, fresh: bool = False) -> Rung
 
     A step that only the content tells is taken over.
     """
-    path = os.fspath(rung.path)
-    verdict = None if fresh or ledger is None else ledger.get(path, rung.identity)
+    path = f"{rung.folder}/{rung.name}"
+    verdict = None if fresh or ledger is None else ledger.get(path, rung.identity, rung.seal_inode)
     if verdict is None:
-        read_at = now_ns()
+        read_at, seal = now_ns(), SealStamp.beside(path)
         verdict = verify(path)
         if ledger is not None:
-            ledger.put(path, rung.identity, verdict, read_at)
-    return replace(rung, verdict=verdict, step=verdict.step if rung.step is None else rung.step)
+            ledger.put(path, rung.identity, verdict, read_at, seal)
+    step = verdict.step if rung.step is None else rung.step
+    return Rung(rung.folder, rung.name, step, rung.identity, verdict, rung.linked, rung.seal_inode)
 
 
 def ladder(checkpoint_dir: str | os.PathLike[str], pattern: str | None = None) -> list[Rung]:
     """Every candidate of a directory, newest first, each judged. Raises OSError when the directory cannot be read."""
     ledger = Ledger(checkpoint_dir)
-    return choose.newest_first([judge(rung, ledger) for rung in scan(checkpoint_dir, pattern)])
+    found = scan(checkpoint_dir, pattern)
+    judged = [judge(rung, ledger) for rung in found]
+    return choose.newest_first(judged) if any(rung.step is None for rung in found) else judged
 
 
 def down_to_first_proven(rungs: list[Rung], ledger: Ledger | None = None, fresh: bool = True) -> list[Rung]:

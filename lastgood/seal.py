@@ -16,6 +16,7 @@ import os
 import re
 import stat
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from lastgood.contract import SEAL_SUFFIX, SEALS_DIR, STATE_DIR
 
@@ -57,8 +58,7 @@ class SealDamaged:
     reason: str
 
 
-@dataclass(frozen=True)
-class Identity:
+class Identity(NamedTuple):
     """What changes when a file's content is replaced or rewritten: inode, size in bytes, mtime and ctime in ns."""
 
     inode: int
@@ -227,7 +227,7 @@ def bound_seal_path(snapshot: str | os.PathLike[str]) -> str:
 
 def bound_seal_text(digest: str, identity: Identity) -> str:
     """The content of a supervisor's seal."""
-    return json.dumps({"sha256": digest, **identity.__dict__}) + "\n"
+    return json.dumps({"sha256": digest, **identity._asdict()}) + "\n"
 
 
 def read_bound_seal(snapshot: str | os.PathLike[str], identity: Identity) -> Seal | None:

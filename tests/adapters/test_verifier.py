@@ -4,7 +4,6 @@ import errno
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +85,7 @@ def judged_as(monkeypatch: pytest.MonkeyPatch, before: Callable[[Path], object])
 
     def judge(rung: rungs.Rung, *args: Any, **more: Any) -> rungs.Rung:
         happened = before(rung.path)
-        return replace(rung, verdict=happened) if isinstance(happened, Verdict) else real(rung, *args, **more)
+        return rung._replace(verdict=happened) if isinstance(happened, Verdict) else real(rung, *args, **more)
 
     monkeypatch.setattr(module, "judge", judge)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import lastgood
-from lastgood.ledger import STILL_NS, Ledger, now_ns
-from lastgood.rungs import down_to_first_proven, ever_held_one, judge, ladder, latest_healthy, scan
+from lastgood.ledger import STILL_NS, Ledger, SealStamp, now_ns
+from lastgood.rungs import Rung, down_to_first_proven, ever_held_one, judge, ladder, latest_healthy, scan
 from lastgood.seal import Identity
 from lastgood.verdict import Kind, Proof, Verdict
 from tests.conftest import MakeSnapshot, flip_bit
@@ -128,7 +128,7 @@ def old(path: Path) -> Identity:
 
 
 def test_the_ledger_answers_for_an_unchanged_file_only(make_zip: MakeSnapshot, tmp_path: Path) -> None:
-    """A verdict is remembered for an identity and its seal's, across a restart; a changed file is asked anew."""
+    """A verdict is remembered for an identity, across a restart; a changed file is asked anew."""
     (tmp_path / ".lastgood").mkdir()
     path = make_zip("ckpt_1.pt")
     identity = Identity.of(path.stat())
@@ -137,11 +137,56 @@ def test_the_ledger_answers_for_an_unchanged_file_only(make_zip: MakeSnapshot, t
 
     again = Ledger(tmp_path)
     assert verdict == again.get(str(path), identity)
-    assert (
-        again.get(str(path), Identity(identity.inode, identity.size, identity.mtime_ns + 1, identity.ctime_ns)) is None
-    )
-    Path(f"{path}.sha256").write_text("x")
-    assert again.get(str(path), identity) is None
+    assert again.get(str(path), identity._replace(mtime_ns=identity.mtime_ns + 1)) is None
+
+
+def remembered(tmp_path: Path, kind: Kind) -> Rung:
+    """The one candidate of a directory, judged again after the ledger was told that it is `kind`."""
+    (tmp_path / ".lastgood").mkdir(exist_ok=True)
+    (rung,) = scan(tmp_path)
+    seal = SealStamp.beside(str(rung.path))
+    verdict = Verdict(kind, Proof.SEAL, "remembered")
+    Ledger(tmp_path, writable=True).put(str(rung.path), rung.identity, verdict, now_ns() + 2 * STILL_NS, seal)
+    return judge(rung, Ledger(tmp_path))
+
+
+def reason_now(tmp_path: Path) -> str:
+    """Why the one candidate of a directory has its verdict, as the ledger or a new reading tells."""
+    (rung,) = scan(tmp_path)
+    verdict = judge(rung, Ledger(tmp_path)).verdict
+    return "" if verdict is None else verdict.reason
+
+
+def test_a_seal_that_comes_goes_or_is_replaced_asks_for_a_new_verdict(make_zip: MakeSnapshot, tmp_path: Path) -> None:
+    """What was judged without it, or under another one, is judged again."""
+    seal = Path(f"{make_zip('ckpt_1.pt')}.sha256")
+    assert remembered(tmp_path, Kind.INTACT).verdict == Verdict(Kind.INTACT, Proof.SEAL, "remembered")
+    seal.write_text("x")
+    assert "remembered" not in reason_now(tmp_path)
+
+    assert remembered(tmp_path, Kind.HEALTHY).verdict == Verdict(Kind.HEALTHY, Proof.SEAL, "remembered")
+    (tmp_path / "other").write_text("x")
+    (tmp_path / "other").rename(seal)
+    assert "remembered" not in reason_now(tmp_path)
+
+    remembered(tmp_path, Kind.HEALTHY)
+    seal.unlink()
+    assert "remembered" not in reason_now(tmp_path)
+
+
+def test_a_seal_that_is_edited_in_place_asks_again_for_what_was_not_proven_by_it(
+    make_zip: MakeSnapshot, tmp_path: Path
+) -> None:
+    """A mended seal must not go on condemning; bytes that it has proven are as good as they were."""
+    seal = Path(f"{make_zip('ckpt_1.pt')}.sha256")
+    seal.write_text("x")
+    remembered(tmp_path, Kind.CORRUPT)
+    seal.write_text("longer")
+    assert "remembered" not in reason_now(tmp_path)
+
+    remembered(tmp_path, Kind.HEALTHY)
+    seal.write_text("longer still")
+    assert "remembered" == reason_now(tmp_path)
 
 
 def test_the_ledger_does_not_trust_young_files(make_zip: MakeSnapshot, tmp_path: Path) -> None:
