@@ -19,7 +19,9 @@ from lastgood.seal import SEAL_SUFFIX, seal_path
 from lastgood.verdict import Kind, Proof
 from supervisor.adapters import places, statefile
 from tests.crash import operations
-from tests.crash.tracer import Prepare
+from tests.crash.conftest import NewFolder
+from tests.crash.server import Server
+from tests.crash.tracer import Plan, Prepare
 
 LAST_STEP = 99
 
@@ -198,3 +200,20 @@ def first_run_json(folder: str) -> None:
 
 SET_ASIDE = Case(operations.set_aside, {1: 1, 2: 1}, ({1: 1, 2: 1}, {1: 1}), examine=set_aside_or_not)
 WRITE_RUN = Case(operations.write_run, {1: 1}, ({0: 1}, {2: 1}), first_run_json, examine=remembered)
+
+
+def kills(server: Server, operation: Prepare, template: str, new_folder: NewFolder) -> Iterator[tuple[str, bool]]:
+    """Each folder in which the operation was killed before a call, every call once; the last time after it had returned."""
+    (counted,) = server.trials(operation, [new_folder()], [Plan()], template)
+    assert counted.outcome is not None
+    assert not counted.outcome.error, counted.outcome.text
+    points = len(counted.calls)
+    assert points > 0
+    for at in range(points + 1):
+        folder = new_folder()
+        (trial,) = server.trials(operation, [folder], [Plan("kill", at=at)], template)
+        assert trial.killed, trial
+        assert [at] == trial.fired
+        assert at == points or counted.calls[at].name == trial.calls[at].name
+        assert (at == points) == (trial.outcome is not None)
+        yield folder, at == points

@@ -16,6 +16,7 @@ from lastgood.hashing import file_sha256
 from lastgood.ledger import Ledger
 from lastgood.naming import snapshot_name
 from lastgood.seal import Identity, seal_path
+from lastgood.sealing import seal_snapshot
 from lastgood.verdict import Kind, Proof, Verdict
 from supervisor.adapters import places, statefile
 from supervisor.adapters.verifier import Verifier
@@ -179,3 +180,30 @@ def seal_for_others(folder: str) -> Work:
     verifier = Verifier(run_of(folder), None, 0.0, {})
     verifier.judge_ladder()
     return lambda: verifier.seal(snapshot_name(2))
+
+
+FOLDER = "checkpoint-5"
+
+
+def write_folder(folder: str) -> str:
+    """A snapshot that is a folder: two files, and one in a folder of its own."""
+    path = os.path.join(run_of(folder), FOLDER)
+    os.makedirs(os.path.join(path, "ranks"))
+    torch.save(payload(5, 1), os.path.join(path, "model.pt"))
+    for name in ("state.bin", "ranks/rng.bin"):
+        with open(os.path.join(path, name), "wb") as file:
+            file.write(name.encode() * 100)
+    return path
+
+
+def seal_by_hand(folder: str) -> Work:
+    """A person seals a file that its writer left unsealed."""
+    return lambda: seal_snapshot(os.path.join(run_of(folder), snapshot_name(2)))
+
+
+def seal_a_folder(folder: str) -> Work:
+    return lambda: seal_snapshot(os.path.join(run_of(folder), FOLDER))
+
+
+def remove_a_folder(folder: str) -> Work:
+    return lambda: publishing.remove(os.path.join(run_of(folder), FOLDER))

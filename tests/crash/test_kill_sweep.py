@@ -14,29 +14,23 @@ from lastgood.naming import partial_of, snapshot_name
 from lastgood.seal import Identity, Seal, read_bound_seal, seal_path
 from supervisor.adapters import places, statefile
 from tests.crash import mutants, operations
-from tests.crash.checks import FIRST, OVERWRITE, PRUNE, REMOVE, SAVES, Case, Examiner, Found, signature, snapshots
+from tests.crash.checks import (
+    FIRST,
+    OVERWRITE,
+    PRUNE,
+    REMOVE,
+    SAVES,
+    Case,
+    Examiner,
+    Found,
+    kills,
+    signature,
+    snapshots,
+)
 from tests.crash.conftest import NewFolder
 from tests.crash.server import Server
-from tests.crash.tracer import Plan, Prepare
 
 pytestmark = pytest.mark.usefixtures("no_waiting")
-
-
-def kills(server: Server, operation: Prepare, template: str, new_folder: NewFolder) -> Iterator[tuple[str, bool]]:
-    """Each folder in which the operation was killed before a call, every call once; the last time after it had returned."""
-    (counted,) = server.trials(operation, [new_folder()], [Plan()], template)
-    assert counted.outcome is not None
-    assert not counted.outcome.error, counted.outcome.text
-    points = len(counted.calls)
-    assert points > 0
-    for at in range(points + 1):
-        folder = new_folder()
-        (trial,) = server.trials(operation, [folder], [Plan("kill", at=at)], template)
-        assert trial.killed, trial
-        assert [at] == trial.fired
-        assert at == points or counted.calls[at].name == trial.calls[at].name
-        assert (at == points) == (trial.outcome is not None)
-        yield folder, at == points
 
 
 def findings(server: Server, case: Case, quick_path: Path, new_folder: NewFolder) -> Iterator[tuple[Found | str, bool]]:
