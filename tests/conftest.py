@@ -5,13 +5,20 @@ import os
 import random
 import signal
 import subprocess
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.bench import Bench, marked, until
+
+settings.register_profile("patient", deadline=None)  # a busy machine is no finding; pytest's own timeout is the limit
+settings.load_profile("patient")
+
+MEMORY = "/dev/shm"
 
 MakeSnapshot = Callable[..., Path]
 
@@ -28,6 +35,16 @@ def make_zip(tmp_path: Path) -> MakeSnapshot:
         return path
 
     return make
+
+
+@pytest.fixture
+def quick_path(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory where there is such a place: a disk takes most of the time for making thousands of folders."""
+    if not os.access(MEMORY, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="lastgood-", dir=MEMORY) as folder:
+        yield Path(folder)
 
 
 def flip_bit(path: Path, offset: int, keep_times: bool = True) -> None:

@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -10,8 +9,6 @@ from typing import NoReturn
 import pytest
 
 from tests.crash.server import Server
-
-MEMORY = "/dev/shm"
 
 
 def give_up(reason: str) -> NoReturn:
@@ -34,16 +31,6 @@ def server(_started_server: Server) -> Server:
     if reason := _started_server.why_not():
         give_up(reason)
     return _started_server
-
-
-@pytest.fixture
-def quick_path(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where there is such a place: a disk takes most of the time for making thousands of folders."""
-    if not os.access(MEMORY, os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(prefix="lastgood-", dir=MEMORY) as folder:
-        yield Path(folder)
 
 
 NewFolder = Callable[[], str]
