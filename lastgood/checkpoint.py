@@ -1,36 +1,43 @@
 """Save and load the whole state of a run: the part of the library that imports torch, inside the functions that need it."""
 
-import copy
 import errno
 import logging
+import operator
 import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 from lastgood import contract, keep, naming
 from lastgood.choose import choose, newest_first
 from lastgood.files import verify_open
-from lastgood.hashing import file_sha256
 from lastgood.ledger import Ledger
 from lastgood.lock import WriterLock
+from lastgood.notes import NotedSave, note_fallback
+from lastgood.payload import plain_state_dict, refuse_what_would_not_load, restore
 from lastgood.publish import Published, publish, remove, sweep
-from lastgood.rng import capture_rng_state, restore_rng_state
+from lastgood.rng import capture_rng_state
 from lastgood.rungs import Rung, down_to_first_proven, ever_held_one, judge, scan
+from lastgood.staging import Staging
 from lastgood.verdict import Kind
 
 log = logging.getLogger("lastgood")
 
-WRAPPER_PREFIXES = ("_orig_mod.", "module.")
-"""What torch.compile and (Distributed)DataParallel put before every key."""
+STEP_MAX = (1 << 63) - 1
 
 
 def save_checkpoint_atomic(payload: Mapping[str, Any], filepath: str | os.PathLike[str]) -> Published:
     """Publish `payload` as a torch file: a reader sees the old snapshot or the whole new one, sealed.
 
-    Raises OSError as the system gave it; MaybeCommittedError (an OSError) when only making it durable failed.
+    Raises OSError as the system gave it; MaybeCommittedError (an OSError) when only making it durable failed; and TypeError,
+    before anything is written, for values that `torch.load(weights_only=True)` would refuse, naming each and the cure.
     """
+    refuse_what_would_not_load(payload)
+    return _publish(payload, filepath)
+
+
+def _publish(payload: Mapping[str, Any], filepath: str | os.PathLike[str]) -> Published:
     import torch
 
     def write(file: BinaryIO) -> None:
@@ -65,14 +72,21 @@ def safe_load_checkpoint(checkpoint_dir: str | os.PathLike[str], map_location: A
 
     Raises RuntimeError when none is good, naming each and why; OSError when the directory cannot be read.
     """
-    rungs = down_to_first_proven(scan(checkpoint_dir))
-    chosen = choose(rungs)
-    if chosen is None:
-        raise RuntimeError(_none_is_good(checkpoint_dir, rungs))
-    for rung in rungs[: rungs.index(chosen)]:
-        if rung.verdict is not None:
-            log.warning("passed over %s: %s, %s", rung.name, rung.verdict.kind, rung.verdict.reason)
-    return load_verified(chosen.path, map_location)
+    candidates = scan(checkpoint_dir)
+    while True:
+        rungs = down_to_first_proven(candidates)
+        chosen = choose(rungs)
+        if chosen is None:
+            raise RuntimeError(_none_is_good(checkpoint_dir, rungs))
+        try:
+            payload = load_verified(chosen.path, map_location)
+            break
+        except FileNotFoundError:  # somebody rotated it away since it was chosen
+            candidates = [rung for rung in candidates if rung.name != chosen.name]
+    for name, verdict in [(r.name, r.verdict) for r in rungs[: rungs.index(chosen)] if r.verdict is not None]:
+        log.warning("passed over %s: %s, %s", name, verdict.kind, verdict.reason)
+    note_fallback(rungs, chosen)
+    return payload
 
 
 def _none_is_good(checkpoint_dir: str | os.PathLike[str], rungs: list[Rung]) -> str:
@@ -82,29 +96,17 @@ def _none_is_good(checkpoint_dir: str | os.PathLike[str], rungs: list[Rung]) -> 
     return f"no snapshot in {os.fspath(checkpoint_dir)} is good: {each}"
 
 
-def plain_state_dict(model: Any) -> dict[str, Any]:
-    """The model's state under the names that the plain model has, whatever wrappers are around it."""
-    return {_plain_key(key): value for key, value in model.state_dict().items()}
-
-
-def _plain_key(key: str) -> str:
-    for prefix in WRAPPER_PREFIXES:
-        if key.startswith(prefix):
-            return _plain_key(key.removeprefix(prefix))
-    return key
-
-
-def load_plain_state_dict(model: Any, state: Mapping[str, Any]) -> None:
-    """Load a state saved with or without wrappers into a model with or without wrappers. Raises on any other difference."""
-    names = {_plain_key(key): key for key in model.state_dict()}
-    model.load_state_dict({names.get(_plain_key(key), key): value for key, value in state.items()}, strict=True)
-
-
 class CheckpointManager:
     """Saves the whole state of a run into one directory, keeps the newest few, and loads the newest good one.
 
     `max_to_keep` counts proven snapshots and is at least 2. Old ones go only after the new one was read back and agrees,
     which happens in the background. Under a supervisor, which prunes on its own verdicts, nothing is pruned here.
+
+        with CheckpointManager("out/run") as manager:
+            ...
+            manager.save(step, model, optimizer)
+
+    What fails in the background is logged at once as an error, and raised by the next `save`, `wait` or `close`.
     """
 
     def __init__(self, checkpoint_dir: str | os.PathLike[str], max_to_keep: int = 3) -> None:
@@ -112,8 +114,21 @@ class CheckpointManager:
         self._keep = keep.Keep(last=max_to_keep)
         self._lock = WriterLock(self.checkpoint_dir)
         self._swept = False
+        self._staging = Staging()
         self._worker: threading.Thread | None = None
         self._failure: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        """The manager itself, to be closed at the end of the block."""
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """Close; an error of the background, which was logged, does not take the place of the block's own."""
+        try:
+            self.close()
+        except Exception:
+            if error is None:
+                raise
 
     def save(
         self,
@@ -129,20 +144,28 @@ class CheckpointManager:
     ) -> Path:
         """Publish the state as it is at this call under `ckpt_{step:08d}.pt`; returns that path.
 
-        With `blocking=False` the state is copied, and written behind the caller's back; a second save waits for the first,
-        and its failure is raised here at the next call, or by `close`. `extra` is merged into the payload's top level.
-        Raises OSError as the system gave it, and RuntimeError when another process saves here.
+        `step` is the number of optimizer steps done. With `blocking=False` the state is copied, and written behind the
+        caller's back; a second save waits for the first. The copy's memory, as many bytes as the state has, is kept for the
+        next one until `close`. `extra` is merged into the payload's top level.
+
+        Raises OSError as the system gave it; RuntimeError when another process saves here; TypeError or ValueError for a step
+        that is none; TypeError for values that `torch.load(weights_only=True)` would refuse. The old snapshots are then as
+        they were.
         """
+        step = _checked(step)
         self.wait()
-        self.hold()
         path = self.checkpoint_dir / naming.snapshot_name(step)
-        payload = self._payload(step, model, optimizer, rng_state, scheduler, scaler, extra or {})
-        if blocking:
-            published = save_checkpoint_atomic(payload, path)
-            self._in_background(lambda: self._confirm_and_prune(published))
-        else:
-            copied = _copied(payload, {})
-            self._in_background(lambda: self._confirm_and_prune(save_checkpoint_atomic(copied, path)))
+        noted = NotedSave(step, path.name, blocking)
+        with noted:
+            self.hold()
+            payload = self._payload(step, model, optimizer, rng_state, scheduler, scaler, extra or {})
+            refuse_what_would_not_load(payload)
+            if blocking:
+                published = _publish(payload, path)
+                self._in_background(path, noted(lambda: self._confirm_and_prune(published)))
+            else:
+                copied = self._staging.copy(payload)
+                self._in_background(path, noted(lambda: self._confirm_and_prune(_publish(copied, path))))
         return path
 
     def hold(self) -> None:
@@ -183,22 +206,26 @@ class CheckpointManager:
             **extra,
         }
 
-    def _in_background(self, work: Callable[[], None]) -> None:
+    def _in_background(self, path: Path, work: Callable[[], None]) -> None:
+        """Do it in a thread that the process does not end without; at once where no thread can be had."""
+
         def guarded() -> None:
             try:
                 work()
             except BaseException as error:  # noqa: BLE001 - carried to the caller's thread, where it is raised
                 self._failure = error
+                log.error("in the background of saving %s: %s", path, error)  # there may be no next call
 
-        worker = threading.Thread(target=guarded, name="lastgood-save")
-        worker.start()
-        self._worker = worker
+        self._worker = threading.Thread(target=guarded, name="lastgood-save")
+        try:
+            self._worker.start()
+        except RuntimeError:
+            self._worker = None
+            guarded()
 
     def _confirm_and_prune(self, published: Published) -> None:
         if os.environ.get(contract.ENV_PRUNES) == "1":
             return
-        if file_sha256(published.path) != published.sha256:
-            raise OSError(f"{published.path} does not read back as it was written; nothing was pruned")
         ledger = Ledger(self.checkpoint_dir, writable=True)
         step = naming.step_in_name(os.path.basename(published.path))
         # Higher ones are of another run that was here before: they neither count nor go.
@@ -214,7 +241,7 @@ class CheckpointManager:
             number, reason = (verdict.errno, verdict.reason) if verdict is not None else (None, "it is gone")
             raise OSError(
                 number or errno.EIO,
-                f"it does not read back with its seal ({reason}); nothing was pruned",
+                f"it does not read back as it was written ({reason}); nothing was pruned",
                 published.path,
             )
         in_use = {name} | {rung.name for rung in rungs if rung.linked}
@@ -226,9 +253,9 @@ class CheckpointManager:
 
     def wait(self) -> None:
         """Wait for the background work of the last save. Raises what it failed with."""
-        if self._worker is not None:
+        if self._worker is not None and self._worker.ident is not None:
             self._worker.join()
-            self._worker = None
+        self._worker = None
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
@@ -238,6 +265,7 @@ class CheckpointManager:
         try:
             self.wait()
         finally:
+            self._staging.clear()
             self._lock.release()
 
     def load_latest(
@@ -251,12 +279,14 @@ class CheckpointManager:
     ) -> dict[str, Any] | None:
         """Restore the newest good snapshot into what is given, and every RNG; returns its payload.
 
+        What is given and is not in it, apart from the model, stays as it is, which is logged as a warning.
         None only in a directory that never had a snapshot. Raises RuntimeError when none of those there is good.
         """
         if not ever_held_one(self.checkpoint_dir):
             return None
-        payload = safe_load_checkpoint(self.checkpoint_dir, map_location)
-        return _restore(payload, model, optimizer, scheduler, scaler)
+        payload: dict[str, Any] = safe_load_checkpoint(self.checkpoint_dir, map_location)
+        restore(payload, model, optimizer, scheduler, scaler)
+        return payload
 
     def load(
         self,
@@ -269,7 +299,9 @@ class CheckpointManager:
         map_location: Any = "cpu",
     ) -> dict[str, Any]:
         """Restore one snapshot into what is given, and every RNG; returns its payload. Raises RuntimeError when it is bad."""
-        return _restore(load_verified(path, map_location), model, optimizer, scheduler, scaler)
+        payload: dict[str, Any] = load_verified(path, map_location)
+        restore(payload, model, optimizer, scheduler, scaler)
+        return payload
 
 
 def naming_pattern() -> str:
@@ -277,32 +309,11 @@ def naming_pattern() -> str:
     return r"ckpt_(\d{8,})\.pt"
 
 
-def _restore(payload: dict[str, Any], model: Any, optimizer: Any, scheduler: Any, scaler: Any) -> dict[str, Any]:
-    if model is not None:
-        load_plain_state_dict(model, payload["model"])
-    for part, key in ((optimizer, "optimizer"), (scheduler, "scheduler"), (scaler, "scaler")):
-        if part is not None and payload.get(key) is not None:
-            part.load_state_dict(payload[key])
-    if payload.get("rng") is not None:
-        restore_rng_state(payload["rng"])
-    return payload
-
-
-def _copied(value: Any, done: dict[Any, Any]) -> Any:
-    """A copy on the CPU that later optimizer steps cannot change; tied tensors, remembered in `done`, stay tied."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        if value.layout is not torch.strided or value.numel() == 0:
-            return value.detach().to("cpu", copy=True)
-        key = (value.untyped_storage().data_ptr(), value.storage_offset(), value.shape, value.stride(), value.dtype)
-        if key not in done:
-            done[key] = value.detach().to("cpu", copy=True)
-        return done[key]
-    if isinstance(value, Mapping):
-        return {key: _copied(item, done) for key, item in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_copied(item, done) for item in value))
-    if isinstance(value, list | tuple):
-        return type(value)(_copied(item, done) for item in value)
-    return copy.deepcopy(value)
+def _checked(step: Any) -> int:
+    """The step as a plain number. Raises TypeError for what is no whole number, ValueError for one that no name can hold."""
+    if isinstance(step, bool) or not hasattr(step, "__index__"):
+        raise TypeError(f"a step is a whole number, not {step!r} ({type(step).__name__})")
+    number = operator.index(step)
+    if not 0 <= number <= STEP_MAX:
+        raise ValueError(f"a step is from 0 to {STEP_MAX:,}, not {number:,}")
+    return number

@@ -18,6 +18,11 @@ ENV_PRUNES: Final = "LASTGOOD_PRUNES"
 
 ENV_CHECKPOINT_DIR: Final = "LASTGOOD_CHECKPOINT_DIR"
 """Where the supervisor expects snapshots; the bundled trainer's `out_dir`."""
+ENV_NOTES: Final = "LASTGOOD_NOTES"
+"""Path of the file in which the trainer leaves notes for the supervisor; unset: nobody reads any."""
+ENV_SKIP_STEPS: Final = "LASTGOOD_SKIP_STEPS"
+"""Steps whose data the trainer is to skip: `first-last`, several with commas; one given twice is skipped twice. For every start
+from a snapshot before them; later snapshots know."""
 
 # Inside a checkpoint directory.
 STATE_DIR: Final = ".lastgood"
@@ -30,10 +35,17 @@ WANTED_FILE: Final = "wanted.json"
 EVENTS_FILE: Final = "events.jsonl"
 TRAINER_LOG: Final = "trainer.log"
 FAULTS_FILE: Final = "faults.jsonl"
+NOTES_FILE: Final = "notes.jsonl"
 SEALS_DIR: Final = "seals"
 QUARANTINE_DIR: Final = "quarantine"
 
 SEAL_SUFFIX: Final = ".sha256"
+
+# Notes: lines of JSON, `note` says which kind; the other keys are those of the record that the supervisor makes of it.
+NOTE_SAVE_FAILED: Final = "save.failed"
+NOTE_FALLBACK: Final = "fallback.chosen"
+NOTE_BYTES_MAX: Final = 16 << 10
+"""The longest line, its end included."""
 
 # Payload of the bundled trainer: nanoGPT's six keys, then ours.
 PAYLOAD_FORMAT: Final = "lastgood"

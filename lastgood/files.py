@@ -6,8 +6,9 @@ checksum inside are held against each other. What changes while it is read gets 
 
 import hashlib
 import os
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from lastgood import formats, naming
 from lastgood.contract import PAYLOAD_FORMAT, PAYLOAD_VERSION
@@ -41,7 +42,7 @@ def _judge_file(name: str, file: BinaryIO, identity: Identity) -> Verdict:
     judged = _judge_sealed(file, size, seal) if isinstance(seal, Seal) else judge_unsealed(file, size)
     reason = f"{judged.reason}; {seal.reason}" if isinstance(seal, SealDamaged) else judged.reason
     verdict = Verdict(judged.kind, judged.proof, reason, size, judged.sha256, step)
-    return _with_contents(file, size, verdict) if verdict.usable else verdict
+    return _with_contents(file, size, verdict, judged.top) if verdict.usable else verdict
 
 
 def _judge_sealed(file: BinaryIO, size: int, seal: Seal) -> Judgement:
@@ -78,13 +79,16 @@ def judge_unsealed(file: BinaryIO, size: int) -> Judgement:
     return judged
 
 
-def _with_contents(file: BinaryIO, size: int, verdict: Verdict) -> Verdict:
-    """Add the step from inside when the name has none, and refuse schema versions of ours that are newer than this code."""
+def _with_contents(file: BinaryIO, size: int, verdict: Verdict, read: Mapping[Any, Any] | None) -> Verdict:
+    """Add the step from inside when the name has none, and refuse schema versions of ours that are newer than this code.
+
+    `read` is the outermost dictionary if it was read already.
+    """
     module = formats.format_of(file, size)
     if module is None:
         return verdict
     try:
-        payload = module.inside(file).top
+        payload = module.inside(file).top if read is None else read
     except Exception:  # noqa: BLE001 - whatever is wrong with the pickle, the bytes are as they were meant
         return verdict  # sealed bytes are what the writer meant, whether or not this code can read them
     version = payload.get("version")
@@ -92,10 +96,13 @@ def _with_contents(file: BinaryIO, size: int, verdict: Verdict) -> Verdict:
         reason = f"its schema version is {version}; this software knows up to {PAYLOAD_VERSION}"
         return Verdict(Kind.INCOMPATIBLE, verdict.proof, reason, size, verdict.sha256, verdict.step)
     note = payload.get("lastgood_salvage")
-    if isinstance(note, dict) and note.get("lost"):
-        reason = f"salvaged from {note.get('source')}: {len(note['lost'])} tensors are lost"
-        return replace(verdict, kind=Kind.INCOMPLETE, reason=reason)
-    inside = payload.get("iter_num", payload.get("step", payload.get("global_step")))
-    if verdict.step is None and isinstance(inside, int) and not isinstance(inside, bool):
-        return replace(verdict, step=inside)
-    return verdict
+    if isinstance(note, dict) and isinstance(lost := note.get("lost"), list) and lost:
+        source = note["source"][:200] if isinstance(note.get("source"), str) else "another file"
+        return replace(verdict, kind=Kind.INCOMPLETE, reason=f"salvaged from {source}: {len(lost)} tensors are lost")
+    return replace(verdict, step=step_inside(payload)) if verdict.step is None else verdict
+
+
+def step_inside(payload: Mapping[Any, Any]) -> int | None:
+    """The step that a snapshot's outermost dictionary says, by any of the names that trainers give it."""
+    step = payload.get("iter_num", payload.get("step", payload.get("global_step")))
+    return step if isinstance(step, int) and not isinstance(step, bool) else None

@@ -11,6 +11,7 @@ import time
 from typing import Any, NamedTuple
 
 from lastgood.contract import LEDGER_FILE, STATE_DIR
+from lastgood.regular import regular
 from lastgood.seal import Identity, seal_path
 from lastgood.verdict import Kind, Proof, Verdict
 
@@ -47,7 +48,7 @@ class Ledger:
 
     def _load(self) -> None:
         try:
-            with open(self._path, encoding="utf-8", errors="replace") as file:
+            with open(self._path, encoding="utf-8", errors="replace", opener=regular) as file:
                 text = file.read().rstrip("\n")
         except OSError:
             return  # no ledger, or one that cannot be read, only costs time
@@ -93,7 +94,7 @@ class Ledger:
                 os.unlink(self._path)
                 self._lines = 0
             line = json.dumps(entry).encode("ascii") + b"\n"
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            descriptor = regular(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
             try:
                 os.write(descriptor, line)
             finally:

@@ -9,7 +9,7 @@ A contiguous tensor is looked at where it lies, and `first_index` counts in the 
 whole stretch of its storage from its first element to its last one is looked at, gaps included, in storage order.
 
 `scan_in_child` does this in a process of its own: the caller's memory stays flat, and a crash cannot take the caller.
-Not done: big-endian files, quantized tensors, float4.
+Not done: big-endian files, quantized tensors. What is smaller than float8 has neither NaN nor infinities.
 """
 
 import json
@@ -98,7 +98,7 @@ class _Count:
 
 
 def scan(path: str | os.PathLike[str]) -> list[NonFinite]:
-    """Every float tensor of a torch file that holds NaN or an infinity, in the order of the payload, 10,000 at most.
+    """Every float tensor of a snapshot file that holds NaN or an infinity, in the order of the payload, 10,000 at most.
 
     The file's bytes are taken as they are: verify them first. Raises DamageError when its structure does not hold together,
     PickleError for a damaged pickle, OSError when it cannot be read, ScanError for what this scan cannot read.

@@ -2,28 +2,25 @@
 
 A pickle is a program for a small stack machine. This module runs only the machine's data part: dictionaries, lists and
 numbers come out as themselves, everything that would import or call comes out as a description (`Global`, `Call`,
-`Persistent`). Size, operations and memo are limited, so that a hostile file costs bounded time and memory.
+`Persistent`). Size, operations, containers and texts are limited, so that a hostile file costs bounded time and memory.
 """
 
-import io
-import pickletools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-MAX_BYTES = 256 << 20  # data.pkl of a 70 B model is about 1 MB; its tensors' bytes are elsewhere
-MAX_OPERATIONS = 5_000_000
-MAX_CONTAINERS = 1_000_000  # an empty set costs 200 bytes for the one that made it
-MAX_INTEGER_BYTES = 1 << 10  # a step or a seed, never a novel
-MAX_KEY = 1 << 63  # larger ones can be chosen so that they all collide
+from lastgood.pickle_code import OPERATIONS, Operation, argument
+from lastgood.pickle_code import CutError as CutError
+from lastgood.pickle_code import PickleError as PickleError
+from lastgood.pickle_code import TooLargeError as TooLargeError
 
-
-class PickleError(Exception):
-    """The bytes are not a whole, sane pickle; the message says at which operation it ends making sense."""
-
-
-class TooLargeError(PickleError):
-    """The pickle may be sane, but reading it would cost more than a checkpoint's structure should."""
+MAX_BYTES = 64 << 20  # data.pkl of a 70 B model is about 1 MB; its tensors' bytes are elsewhere
+MAX_OPERATIONS = 2_000_000  # about thirty make a tensor
+MAX_CONTAINERS = 500_000  # an empty set costs 200 bytes for the one that made it
+MAX_CHOSEN_KEYS = 2_000  # keys whose hashes can be chosen to collide; comparing each with each takes a moment
+MAX_KEY_LENGTH = 1 << 14  # of a text; equal ones are compared to their last character each time
+MAX_KEY_PARTS = 500_000  # of all keys that are tuples; their hashes are computed each time
+MAX_PROTOCOL = 5
 
 
 @dataclass(frozen=True)
@@ -37,7 +34,7 @@ class Global:
         return f"{self.module}.{self.name}"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Call:
     """Something the pickle would call or build: its parts, uncalled. `items` are what would be stored in the result."""
 
@@ -47,7 +44,7 @@ class Call:
     items: list[Any] = field(default_factory=list)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Persistent:
     """A reference to something outside the pickle; in a torch file a tuple that names a storage."""
 
@@ -56,39 +53,15 @@ class Persistent:
 
 @dataclass
 class Contents:
-    """What a pickle holds: its value, every global it names and every persistent id, in order of appearance."""
+    """What a pickle holds: its value, and every global, call and persistent id in it, in order of appearance."""
 
     value: Any
     globals: list[Global]
+    calls: list[Call]
     persistent: list[Persistent]
 
 
 _MARK = object()
-_LITERALS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-_ARGUMENT_IS_VALUE = frozenset(
-    [
-        "INT",
-        "BININT",
-        "BININT1",
-        "BININT2",
-        "LONG",
-        "LONG1",
-        "LONG4",
-        "FLOAT",
-        "BINFLOAT",
-        "STRING",
-        "BINSTRING",
-        "SHORT_BINSTRING",
-        "UNICODE",
-        "BINUNICODE",
-        "SHORT_BINUNICODE",
-        "BINUNICODE8",
-        "BINBYTES",
-        "SHORT_BINBYTES",
-        "BINBYTES8",
-        "BYTEARRAY8",
-    ]
-)
 
 
 class _Machine:
@@ -98,7 +71,10 @@ class _Machine:
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
         self.globals: list[Global] = []
+        self.calls: list[Call] = []
         self.persistent: list[Persistent] = []
+        self.containers = 0
+        self.key_parts = self.chosen_keys = 0
 
     def pop_to_mark(self) -> list[Any]:
         for index in range(len(self.stack) - 1, -1, -1):
@@ -108,30 +84,33 @@ class _Machine:
                 return items
         raise PickleError("a mark is missing")
 
+    def push_container(self, container: Any) -> None:
+        self.containers += 1
+        if self.containers > MAX_CONTAINERS:
+            raise TooLargeError(f"it holds more than {MAX_CONTAINERS:,} containers")
+        self.stack.append(container)
+
     def push_global(self, module: Any, name: Any) -> None:
         if not (isinstance(module, str) and isinstance(name, str)):
             raise PickleError("a global is named by something that is no text")
+        if len(module) + len(name) > MAX_KEY_LENGTH:
+            raise PickleError("the name of a global is absurdly long")
         self.globals.append(Global(module, name))
-        self.stack.append(self.globals[-1])
+        self.push_container(self.globals[-1])
 
     def push_call(self, function: Any, arguments: Any) -> None:
-        self.stack.append(Call(function, arguments))
+        self.calls.append(Call(function, arguments))
+        self.push_container(self.calls[-1])
 
     def push_persistent(self, identifier: Any) -> None:
         self.persistent.append(Persistent(identifier))
         self.stack.append(self.persistent[-1])
 
-    def put(self, index: int) -> None:
-        self.memo[index] = self.stack[-1]
-
-    def get(self, index: int) -> None:
-        self.stack.append(self.memo[index])
-
     def set_items(self, items: list[Any]) -> None:
         pairs = list(zip(items[::2], items[1::2], strict=True))
         target = self.stack[-1]
         if isinstance(target, dict):
-            target.update((_hashable(key), value) for key, value in pairs)
+            target.update((self.hashable(key), value) for key, value in pairs)
         elif isinstance(target, Call):
             target.items.extend(pairs)
         else:
@@ -142,41 +121,38 @@ class _Machine:
         if isinstance(target, list):
             target.extend(items)
         elif isinstance(target, set):
-            target.update(map(_hashable, items))
+            target.update(map(self.hashable, items))
         elif isinstance(target, Call):
             target.items.extend(items)
         else:
             raise PickleError("items are appended to something that is no list")
+
+    def hashable(self, key: Any) -> Any:
+        """`key` if it may be hashed: hashing a tuple nested a million deep would end the process, not raise."""
+        kind = type(key)
+        if (kind is str and len(key) <= MAX_KEY_LENGTH) or (kind is int and -_HASH_MODULUS < key < _HASH_MODULUS):
+            return key
+        parts = key if kind is tuple else (key,)
+        self.key_parts += len(parts)
+        if self.key_parts > MAX_KEY_PARTS:
+            raise TooLargeError(f"its keys have more than {MAX_KEY_PARTS:,} parts")
+        if not all(isinstance(part, _FLAT) for part in parts):
+            raise PickleError("a key is neither text, a number nor a flat tuple of them")
+        if any(isinstance(part, str | bytes) and len(part) > MAX_KEY_LENGTH for part in parts):
+            raise TooLargeError(f"a key is longer than {MAX_KEY_LENGTH:,} characters")
+        self.chosen_keys += any(isinstance(part, int | float) for part in parts)
+        if self.chosen_keys > MAX_CHOSEN_KEYS:
+            raise TooLargeError(f"it holds more than {MAX_CHOSEN_KEYS:,} keys that could be made to collide")
+        return key
 
     def build(self) -> None:
         state = self.stack.pop()
         if isinstance(self.stack[-1], Call):
             self.stack[-1].state = state
 
-    def run(self, operation: str, argument: Any) -> None:
-        """Carry out one operation. Raises PickleError, or LookupError and TypeError of the containers."""
-        if operation in _ARGUMENT_IS_VALUE:
-            self.stack.append(argument)
-        elif operation in _LITERALS:
-            self.stack.append(_LITERALS[operation])
-        else:
-            act = _ACTIONS.get(operation)
-            if act is None:
-                raise PickleError(f"the operation {operation} has no place in a checkpoint")
-            act(self, argument)
 
-
+_HASH_MODULUS = (1 << 61) - 1  # integers below it have hashes of their own
 _FLAT = (str, int, float, bytes, Global, Call, Persistent, type(None))
-
-
-def _hashable(key: Any) -> Any:
-    """`key` if it may be hashed: hashing a tuple nested a million deep would end the process, not raise."""
-    parts = key if isinstance(key, tuple) else (key,)
-    if not all(isinstance(part, _FLAT) for part in parts):
-        raise PickleError("a key is neither text, a number nor a flat tuple of them")
-    if any(isinstance(part, float) or (isinstance(part, int) and abs(part) >= MAX_KEY) for part in parts):
-        return repr(key)  # numbers whose hashes can be chosen to collide
-    return key
 
 
 def _two(machine: _Machine) -> tuple[Any, Any]:
@@ -193,9 +169,9 @@ def _tuple(count: int) -> Callable[[_Machine, Any], None]:
     return act
 
 
-def _inst(machine: _Machine, argument: str) -> None:
+def _inst(machine: _Machine, names: tuple[str, str]) -> None:
     arguments = tuple(machine.pop_to_mark())
-    machine.push_global(*argument.split(" ", 1))
+    machine.push_global(*names)
     machine.push_call(machine.stack.pop(), arguments)
 
 
@@ -210,37 +186,57 @@ def _newobj_ex(machine: _Machine, _: Any) -> None:
     machine.push_call(function, (arguments, keywords))
 
 
-def _pop(machine: _Machine, _: Any) -> None:
-    machine.stack.pop()
-
-
 def _dictionary(machine: _Machine, _: Any) -> None:
     items = machine.pop_to_mark()
-    machine.stack.append({})
+    machine.push_container({})
     machine.set_items(items)
 
 
+def _protocol(_: _Machine, protocol: int) -> None:
+    if protocol > MAX_PROTOCOL:
+        raise PickleError(f"its protocol is said to be {protocol}")
+
+
+def _put(machine: _Machine, index: int) -> None:
+    machine.memo[index] = machine.stack[-1]
+
+
+def _get(machine: _Machine, index: int) -> None:
+    machine.stack.append(machine.memo[index])
+
+
+def _refuse(_: _Machine, __: Any) -> None:
+    raise PickleError("this operation has no place in a checkpoint")
+
+
+def _push(machine: _Machine, value: Any) -> None:
+    machine.stack.append(value)
+
+
 def _nothing(machine: _Machine, _: Any) -> None:
-    """Framing and protocol numbers carry no data."""
+    """What an operation does that carries no data, and one whose result is not wanted."""
 
 
-_ACTIONS: dict[str, Callable[[_Machine, Any], None]] = {
-    "PROTO": _nothing,
+_ACTIONS: dict[str, Callable[[_Machine, Any], object]] = {
+    "PROTO": _protocol,
     "FRAME": _nothing,
     "STOP": _nothing,
     "READONLY_BUFFER": _nothing,
     "MARK": lambda m, _: m.stack.append(_MARK),
-    "POP": _pop,
-    "POP_MARK": lambda m, _: _drop(m.pop_to_mark()),
+    "POP": lambda m, _: m.stack.pop(),
+    "POP_MARK": lambda m, _: m.pop_to_mark(),
     "DUP": lambda m, _: m.stack.append(m.stack[-1]),
-    "EMPTY_DICT": lambda m, _: m.stack.append({}),
-    "EMPTY_LIST": lambda m, _: m.stack.append([]),
+    "NONE": lambda m, _: m.stack.append(None),
+    "NEWTRUE": lambda m, _: m.stack.append(True),
+    "NEWFALSE": lambda m, _: m.stack.append(False),
+    "EMPTY_DICT": lambda m, _: m.push_container({}),
+    "EMPTY_LIST": lambda m, _: m.push_container([]),
     "EMPTY_TUPLE": lambda m, _: m.stack.append(()),
-    "EMPTY_SET": lambda m, _: m.stack.append(set()),
+    "EMPTY_SET": lambda m, _: m.push_container(set()),
     "DICT": _dictionary,
-    "LIST": lambda m, _: m.stack.append(m.pop_to_mark()),
+    "LIST": lambda m, _: m.push_container(m.pop_to_mark()),
     "TUPLE": lambda m, _: m.stack.append(tuple(m.pop_to_mark())),
-    "FROZENSET": lambda m, _: m.stack.append(frozenset(map(_hashable, m.pop_to_mark()))),
+    "FROZENSET": lambda m, _: m.push_container(frozenset(map(m.hashable, m.pop_to_mark()))),
     "TUPLE1": _tuple(1),
     "TUPLE2": _tuple(2),
     "TUPLE3": _tuple(3),
@@ -249,14 +245,10 @@ _ACTIONS: dict[str, Callable[[_Machine, Any], None]] = {
     "APPEND": lambda m, _: m.append_items([m.stack.pop()]),
     "APPENDS": lambda m, _: m.append_items(m.pop_to_mark()),
     "ADDITEMS": lambda m, _: m.append_items(m.pop_to_mark()),
-    "PUT": lambda m, index: m.put(index),
-    "BINPUT": lambda m, index: m.put(index),
-    "LONG_BINPUT": lambda m, index: m.put(index),
-    "MEMOIZE": lambda m, _: m.put(len(m.memo)),
-    "GET": lambda m, index: m.get(index),
-    "BINGET": lambda m, index: m.get(index),
-    "LONG_BINGET": lambda m, index: m.get(index),
-    "GLOBAL": lambda m, argument: m.push_global(*argument.split(" ", 1)),
+    "MEMOIZE": lambda m, _: _put(m, len(m.memo)),
+    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT"), _put),
+    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), _get),
+    "GLOBAL": lambda m, names: m.push_global(*names),
     "STACK_GLOBAL": lambda m, _: m.push_global(*_two(m)),
     "REDUCE": lambda m, _: m.push_call(*_two(m)),
     "NEWOBJ": lambda m, _: m.push_call(*_two(m)),
@@ -266,60 +258,58 @@ _ACTIONS: dict[str, Callable[[_Machine, Any], None]] = {
     "BUILD": lambda m, _: m.build(),
     "PERSID": lambda m, identifier: m.push_persistent(identifier),
     "BINPERSID": lambda m, _: m.push_persistent(m.stack.pop()),
+    **dict.fromkeys(("EXT1", "EXT2", "EXT4"), _refuse),
 }
 
-
-def _drop(_: list[Any]) -> None:
-    """What was popped is not wanted."""
-
-
-_MAKES_CONTAINER = frozenset(
-    {
-        "EMPTY_DICT",
-        "EMPTY_LIST",
-        "EMPTY_SET",
-        "DICT",
-        "LIST",
-        "FROZENSET",
-        "REDUCE",
-        "NEWOBJ",
-        "NEWOBJ_EX",
-        "INST",
-        "OBJ",
-    }
-)
-
-
-def _operations(data: bytes) -> Iterator[tuple[str, Any, int]]:
-    containers = 0
-    for count, (opcode, argument, position) in enumerate(pickletools.genops(io.BytesIO(data))):
-        if count >= MAX_OPERATIONS:
-            raise TooLargeError(f"it has more than {MAX_OPERATIONS:,} operations")
-        containers += opcode.name in _MAKES_CONTAINER
-        if containers > MAX_CONTAINERS:
-            raise TooLargeError(f"it holds more than {MAX_CONTAINERS:,} containers")
-        yield opcode.name, argument, position or 0
+_UNKNOWN = Operation("no operation that there is", 0, bytes), _refuse
+_STEPS = {
+    code: (operation, _ACTIONS.get(operation.name, _push if operation.length else _refuse))
+    for code, operation in OPERATIONS.items()
+}
+"""Every operation by its byte, and what it does: an argument without an action of its own is a value."""
 
 
 def read(data: bytes) -> Contents:
     """Read one pickle that must fill `data` to its last byte. Raises PickleError when it does not make sense."""
     if len(data) > MAX_BYTES:
         raise TooLargeError(f"it is larger than {MAX_BYTES:,} bytes")
-    machine = _Machine()
-    position = end = 0
-    operation = "the start"
-    try:
-        for operation, argument, position in _operations(data):
-            if isinstance(argument, int) and argument.bit_length() > 8 * MAX_INTEGER_BYTES:
-                raise PickleError("a number is absurdly long")
-            machine.run(operation, argument)
-            end = position + 1
-    except PickleError as error:
-        raise type(error)(f"at byte {position:,} ({operation}): {error}") from None
-    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise PickleError(f"at byte {position:,} (after {operation}): {error}") from None
-    if operation != "STOP" or len(machine.stack) != 1 or machine.stack[0] is _MARK:
-        raise PickleError("it ends without leaving exactly one value")
+    contents, end = read_one(data)
     if end != len(data):
         raise PickleError(f"{len(data) - end:,} bytes follow its end")
-    return Contents(machine.stack[0], machine.globals, machine.persistent)
+    return contents
+
+
+def read_one(data: bytes, start: int = 0, most: int = MAX_OPERATIONS) -> tuple[Contents, int]:
+    """Read the pickle that begins at byte `start` of `data`, of `most` operations; returns it and where it ends.
+
+    Raises CutError when the bytes end before it does, and PickleError for what else makes no sense.
+    """
+    machine = _Machine()
+    at = start
+    name = "the start"
+    try:
+        for _ in range(most):
+            position = at
+            operation, act = _STEPS.get(data[at], _UNKNOWN)
+            name, at = operation.name, at + 1
+            if operation.length:
+                value, at = argument(operation, data, at)
+                act(machine, value)
+            else:
+                act(machine, None)
+            if name == "STOP":
+                return _contents(machine), at
+        raise TooLargeError(f"it has more than {most:,} operations")
+    except PickleError as error:
+        error.args = (f"at byte {position:,} ({name}): {error}",)
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        if at >= len(data):
+            raise CutError(f"it ends at byte {len(data):,}, after {name}", len(data) + 1) from None
+        raise PickleError(f"at byte {at:,} (after {name}): {error}") from None
+
+
+def _contents(machine: _Machine) -> Contents:
+    if len(machine.stack) != 1 or machine.stack[0] is _MARK:
+        raise PickleError("it ends without leaving exactly one value")
+    return Contents(machine.stack[0], machine.globals, machine.calls, machine.persistent)

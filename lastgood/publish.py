@@ -8,6 +8,7 @@ old digest until the rename is durable, and is durable itself before it.
 import errno
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import BinaryIO, cast
@@ -16,6 +17,7 @@ from lastgood.hashing import HashingFile, file_sha256
 from lastgood.naming import partial_name, partial_of
 from lastgood.seal import Seal, parse_seal, seal_path, seal_text
 
+BEGIN_BYTES = 32 << 20  # a stretch that is worth a system call, and that the disk has not fallen behind by
 MODE = 0o666  # the umask takes its share, as for any file a program makes
 
 
@@ -65,34 +67,52 @@ def _write_partial(partial: str, write: Callable[[BinaryIO], object]) -> tuple[s
         file = HashingFile(cast(BinaryIO, _Whole(raw)))
         try:
             write(cast(BinaryIO, file))
+            file.finish()
             os.fsync(descriptor)
         except BaseException as error:
             cause = error if isinstance(error, OSError) else file.error
             if cause is None:
                 raise
             raise _explained(cause, partial, file.size) from error
+        finally:
+            file.close()
     return file.sha256, file.size
 
 
 class _Whole:
-    """An unbuffered file whose write takes everything: the system may take less at a time."""
+    """An unbuffered file whose write takes everything: the system may take less at a time.
+
+    The system is asked now and then to begin bringing it to the disk, so that the fsync at the end has little left to do.
+    """
 
     def __init__(self, raw: BinaryIO) -> None:
         self._raw = raw
+        self._written = self._begun = 0
 
     def write(self, view: memoryview) -> int:
         done = 0
         while done < view.nbytes:
             done += self._raw.write(view[done:]) or 0
+        self._written += done
+        if self._written - self._begun >= BEGIN_BYTES:
+            _begin_writeback(self._raw.fileno(), self._begun, self._written - self._begun)
+            self._begun = self._written
         return done
 
-    def flush(self) -> None:
-        """Nothing is buffered here."""
+
+def _begin_writeback(descriptor: int, start: int, count: int) -> None:
+    """Hint that these bytes are to reach the disk soon; whether they did, only fsync tells. Elsewhere than on Linux, nothing."""
+    if sys.platform == "linux":
+        import ctypes
+
+        begin = getattr(ctypes.CDLL(None), "sync_file_range", None)
+        if begin is not None:
+            begin(ctypes.c_int(descriptor), ctypes.c_int64(start), ctypes.c_int64(count), ctypes.c_uint(2))  # WRITE
 
 
-def _explained(error: OSError, partial: str, written: int) -> OSError:
-    """The system's own error; for a full disk with what was written and what is free."""
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+def _explained(error: BaseException, partial: str, written: int) -> BaseException:
+    """The system's own error; for a full disk with what was written and what is free. Ctrl-C is Ctrl-C."""
+    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
         return error
     try:
         free = f"{shutil.disk_usage(os.path.dirname(partial)).free:,}"

@@ -3,8 +3,11 @@
 Only tensors, numbers, text, lists and dictionaries: numpy's array becomes an int64 tensor, Python's tuple a list.
 """
 
+import logging
 import random
 from typing import Any
+
+log = logging.getLogger("lastgood")
 
 
 def capture_rng_state() -> dict[str, Any]:
@@ -46,31 +49,52 @@ def _numpy_state() -> dict[str, Any] | None:
 
 
 def restore_rng_state(state: dict[str, Any]) -> list[str]:
-    """Put back what `capture_rng_state` took; returns the names of the generators restored.
+    """Put back what is there of what `capture_rng_state` took; returns the names of the generators restored.
 
     A CUDA state is put back only when as many devices are there as when it was taken: anything else would be another
-    sequence under the same name. Raises ImportError without torch, and RuntimeError of torch for a state that is no state.
+    sequence under the same name. What is there and could not be put back is named in a warning of the log; what is not
+    there, as in a salvaged snapshot, is not. Raises ImportError without torch, and what the generators raise for a state
+    that is none of theirs.
     """
+    there = [name for name in _RESTORE if state.get(name) is not None and len(state[name])]
+    restored = [name for name in there if _RESTORE[name](state[name])]
+    if lost := [name for name in there if name not in restored]:
+        log.warning("not restored of the random generators: %s", ", ".join(lost))
+    return restored
+
+
+def _restore_torch(state: Any) -> bool:
     import torch
 
-    torch.set_rng_state(state["torch"].cpu())
-    restored = ["torch"]
-    cuda = state.get("cuda") or []
-    if cuda and torch.cuda.is_available() and len(cuda) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all([one.cpu() for one in cuda])
-        restored.append("cuda")
-    if state.get("numpy") is not None:
-        restored += _restore_numpy(state["numpy"])
-    version, internal, gauss = state["python"]
-    random.setstate((version, tuple(internal), gauss))
-    return [*restored, "python"]
+    torch.set_rng_state(state.cpu())
+    return True
 
 
-def _restore_numpy(state: dict[str, Any]) -> list[str]:
+def _restore_cuda(state: list[Any]) -> bool:
+    import torch
+
+    if not torch.cuda.is_available() or len(state) != torch.cuda.device_count() or any(one is None for one in state):
+        return False
+    torch.cuda.set_rng_state_all([one.cpu() for one in state])
+    return True
+
+
+def _restore_numpy(state: dict[str, Any]) -> bool:
     try:
         import numpy as np
     except ImportError:
-        return []
+        return False
+    if "keys" not in state:
+        return False
     keys = np.array(state["keys"].tolist(), dtype=np.uint32)
     np.random.set_state((state["algorithm"], keys, state["position"], state["has_gauss"], state["cached_gaussian"]))
-    return ["numpy"]
+    return True
+
+
+def _restore_python(state: list[Any]) -> bool:
+    version, internal, gauss = state
+    random.setstate((version, tuple(internal), gauss))
+    return True
+
+
+_RESTORE = {"torch": _restore_torch, "cuda": _restore_cuda, "numpy": _restore_numpy, "python": _restore_python}

@@ -9,6 +9,7 @@ from lastgood import choose, folders, naming
 from lastgood.contract import QUARANTINE_DIR, RUN_FILE, SEAL_SUFFIX, STATE_DIR
 from lastgood.judging import verify
 from lastgood.ledger import Ledger, SealStamp, now_ns
+from lastgood.regular import regular
 from lastgood.seal import Identity, seal_path
 from lastgood.verdict import Verdict
 
@@ -16,7 +17,7 @@ from lastgood.verdict import Verdict
 class Rung(NamedTuple):
     """One candidate: where it is, its step (None when nothing tells), its identity, and its verdict once judged.
 
-    `linked` says that another candidate name leads to the same file. `identity.size` is in bytes; `mtime_ns` is the time
+    `linked` says that another name in the directory leads to the same file. `identity.size` is in bytes; `mtime_ns` is the time
     of modification in nanoseconds. `seal_inode` is that of the seal beside it, 0 without one.
     """
 
@@ -46,29 +47,40 @@ def scan(checkpoint_dir: str | os.PathLike[str], pattern: str | None = None) -> 
     """
     directory = os.fspath(checkpoint_dir)
     found: dict[tuple[int, int], Rung] = {}
+    pointed_to: set[tuple[int, int]] = set()
     candidates, seals = _named(directory, pattern)
     for entry, step in candidates:
         try:
             status = entry.stat()
         except OSError:
             continue  # gone, or a link to nowhere: either way nothing to judge
+        key = (status.st_dev, status.st_ino)
+        if step is False:
+            pointed_to.add(key)
+            continue
         identity = _identity(entry.path, status)
         if identity is None:
             continue
         name = entry.name
         rung = Rung(directory, name, step, identity, seal_inode=seals.get(name, 0))
-        key = (status.st_dev, status.st_ino)
         other = found.get(key)
         if other is not None:
             rung = (rung if _tells_more(rung, other, entry.is_symlink()) else other)._replace(linked=True)
         found[key] = rung
+    for key in pointed_to & found.keys():
+        found[key] = found[key]._replace(linked=True)
     return choose.newest_first(found.values())
 
 
-def _named(directory: str, pattern: str | None) -> tuple[list[tuple["os.DirEntry[str]", int | None]], dict[str, int]]:
-    """Entries with a candidate's name and the step it says, and the inode of each seal by its snapshot's name."""
+def _named(
+    directory: str, pattern: str | None
+) -> tuple[list[tuple["os.DirEntry[str]", int | bool | None]], dict[str, int]]:
+    """Entries with a candidate's name and the step it says, and the inode of each seal by its snapshot's name.
+
+    Links of other names are among the entries, with False for the step: what they point to has a use.
+    """
     rule = naming.rule_for(pattern)
-    candidates: list[tuple[os.DirEntry[str], int | None]] = []
+    candidates: list[tuple[os.DirEntry[str], int | bool | None]] = []
     seals: dict[str, int] = {}
     with os.scandir(directory) as entries:
         for entry in entries:
@@ -77,7 +89,7 @@ def _named(directory: str, pattern: str | None) -> tuple[list[tuple["os.DirEntry
                 seals[name[: -len(SEAL_SUFFIX)]] = entry.inode()
                 continue
             step = _step_of_folder(entry) if pattern is None and entry.is_dir() else rule(name)
-            if step is not False:
+            if step is not False or entry.is_symlink():
                 candidates.append((entry, None if step is True else step))
     return candidates, seals
 
@@ -127,6 +139,16 @@ def judge(rung: Rung, ledger: Ledger | None = None, fresh: bool = False) -> Rung
         verdict = verify(path)
         if ledger is not None:
             ledger.put(path, rung.identity, verdict, read_at, seal)
+    return _with(verdict, rung)
+
+
+def recalled(rung: Rung, ledger: Ledger) -> Rung | None:
+    """The rung with the verdict that the ledger remembers, None when it remembers none: `judge` without the reading."""
+    verdict = ledger.get(f"{rung.folder}/{rung.name}", rung.identity, rung.seal_inode)
+    return None if verdict is None else _with(verdict, rung)
+
+
+def _with(verdict: Verdict, rung: Rung) -> Rung:
     step = verdict.step if rung.step is None else rung.step
     return Rung(rung.folder, rung.name, step, rung.identity, verdict, rung.linked, rung.seal_inode)
 
@@ -181,7 +203,8 @@ def _high_water(run_file: Path) -> int | None:
     import json
 
     try:
-        value = json.loads(run_file.read_bytes()).get("high_water")
+        with open(run_file, "rb", opener=regular) as file:
+            value = json.load(file).get("high_water")
     except (FileNotFoundError, ValueError, AttributeError):
         return None
     return value if isinstance(value, int) else None

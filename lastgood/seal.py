@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from lastgood.contract import SEAL_SUFFIX, SEALS_DIR, STATE_DIR
+from lastgood.regular import regular
 
 MAX_SEAL_BYTES = 4 << 20  # a list of 30,000 files; a larger one is not a seal
 
@@ -233,7 +234,7 @@ def bound_seal_text(digest: str, identity: Identity) -> str:
 def read_bound_seal(snapshot: str | os.PathLike[str], identity: Identity) -> Seal | None:
     """A supervisor's seal, if there is one for exactly this identity. A damaged one counts as none."""
     try:
-        with open(bound_seal_path(snapshot), "rb") as file:
+        with open(bound_seal_path(snapshot), "rb", opener=regular) as file:
             found = json.loads(file.read(MAX_SEAL_BYTES))
         bound = Identity(found["inode"], found["size"], found["mtime_ns"], found["ctime_ns"])
         digest = str(found["sha256"])

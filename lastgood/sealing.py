@@ -53,9 +53,9 @@ def seal_snapshot(path: str | os.PathLike[str], replace: bool = False) -> Sealed
     target = os.path.abspath(path)
     if os.path.lexists(seal_path(target)) and not replace:
         verdict = verify(target)
-        if verdict.kind is Kind.HEALTHY and verdict.sha256 is not None and _is_beside(target):
+        if verdict.kind is Kind.HEALTHY and verdict.sha256 is not None and sealed_beside(target):
             return Sealed(target, seal_path(target), verdict.sha256, verdict.bytes, already=True)
-        if _is_beside(target):
+        if sealed_beside(target):
             raise RefusedError(f"it has a seal that does not agree: {verdict.kind}, {verdict.reason}")
     lock = _writer_lock(target)
     try:
@@ -75,7 +75,7 @@ def _writer_lock(target: str) -> WriterLock | None:
     return lock
 
 
-def _is_beside(target: str) -> bool:
+def sealed_beside(target: str) -> bool:
     """Whether a usable seal lies beside a snapshot."""
     content = content_beside(target)
     if not isinstance(content, bytes):

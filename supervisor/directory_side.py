@@ -98,11 +98,12 @@ class DirectorySide:
             self._look_at = min(self._look_at, time.monotonic() + max(again, LOOK_SECONDS_MIN))
 
     def judge_ladder(self) -> None:
-        """Read the directory; tells LadderJudged or LadderUnreadable. No trainer lives: seals without data are orphans."""
+        """Read the directory; tells LadderJudged or LadderUnreadable. No trainer lives: what is half-done is so for good."""
 
         def work() -> None:
             try:
                 places.drop_orphaned_seals(self._directory)
+                places.sweep(self._directory)
             except OSError:
                 pass  # the look that follows tells what is wrong with the directory
             self._post(self._verifier.judge_ladder())

@@ -5,6 +5,7 @@ import os
 from dataclasses import asdict, dataclass
 
 from lastgood.contract import FAULTS_FILE, STATE_DIR
+from lastgood.regular import regular
 from supervisor.jsonl import append_line
 from supervisor.proc import Identity
 
@@ -33,7 +34,7 @@ def announce(checkpoint_dir: str, fault: Fault) -> None:
 def aimed_at(checkpoint_dir: str, target: Identity) -> Fault | None:
     """The last fault announced against this very process, if any. A line that cannot be read counts for nothing."""
     try:
-        with open(_path(checkpoint_dir), "rb") as file:
+        with open(_path(checkpoint_dir), "rb", opener=regular) as file:
             lines = file.readlines()
     except OSError:
         return None

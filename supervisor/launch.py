@@ -58,6 +58,7 @@ def environment(
         contract.ENV_INCARNATION: str(incarnation),
         contract.ENV_SUPERVISED: "1",
         contract.ENV_CHECKPOINT_DIR: directory,
+        contract.ENV_NOTES: notes_file(directory),
     }
     if settings.prunes:
         env[contract.ENV_PRUNES] = "1"
@@ -66,6 +67,11 @@ def environment(
         if snapshot.step is not None:
             env[contract.ENV_RESUME_STEP] = str(snapshot.step)
     return env
+
+
+def notes_file(directory: str) -> str:
+    """Where a trainer's saving and loading leaves notes."""
+    return os.path.join(directory, contract.STATE_DIR, contract.NOTES_FILE)
 
 
 def check_program(settings: Settings, where: str) -> None:

@@ -6,6 +6,7 @@ a process that disappears between two reads: it is then simply not there. Nothin
 
 import os
 import signal
+import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -82,6 +83,15 @@ def is_alive(identity: Identity) -> bool:
     """Whether that very process still runs; a zombie does not, nor does another process with the same pid."""
     stat = stat_of(identity.pid)
     return stat is not None and stat.identity == identity and stat.is_alive
+
+
+def was_there(pid: int, at: float) -> bool:
+    """Whether the process that has this pid now lives and began before a time in unix seconds."""
+    stat = stat_of(pid)
+    if stat is None or not stat.is_alive:
+        return False
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - stat.start_ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - age <= at
 
 
 def holds_variable(pid: int, name: str, value: str) -> bool:

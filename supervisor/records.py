@@ -100,10 +100,16 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
     "snapshot.prune_failed": Kind(
         "warning", "Retention could not remove a snapshot.", {**_SNAPSHOT, "reason": "what the system said"}
     ),
+    "save.failed": Kind(
+        "warning", "The trainer's own saving, through this library, noted that a save failed.",
+        {**_SNAPSHOT, "reason": "what went wrong", "errno": "the system's error number, or null",
+         "blocking": "whether the trainer waited for the save"},
+    ),
     "fallback.chosen": Kind(
         "warning",
         "The newest snapshot is not the one the run goes on from.",
-        {"newest_step": "step of the newest", "chosen_step": "step of the chosen one", "chosen": "its name",
+        {"by": "supervisor, which chooses before a start; or trainer, whose own loading through this library noted it",
+         "newest_step": "step of the newest", "chosen_step": "step of the chosen one", "chosen": "its name",
          "depth": "how many were passed over", "steps_lost": "highest step reached minus the chosen step",
          "rejected": "list of {name, verdict, reason} of those passed over"},
     ),

@@ -32,6 +32,8 @@ PAUSED_SECONDS = (
     2.0  # later than this, it was the supervisor that stood still, and the trainer may have spoken meanwhile
 )
 STALLS = frozenset({e.Deadline.STARTUP, e.Deadline.RUNNING, e.Deadline.EXIT})
+AFTER_NOTES = (e.StepReported, e.SnapshotJudged, e.TrainerExited)
+"""What a trainer noted it had noted before it printed, saved or died, and that is how it must be judged."""
 LINGER_SECONDS = 0.02  # how often those who were asked to stop are looked at after their shell has ended
 
 
@@ -72,6 +74,7 @@ class Runtime:
                 if self._files.look_when_due(self._trainer.lives):
                     self._trainer.reap()
                     self._keep_lock()
+                    self._hear_notes()
                 self._write_status()
         finally:
             self._close()
@@ -106,6 +109,15 @@ class Runtime:
     def _decide(self, event: e.Event) -> None:
         if isinstance(event, e.StopRequested):
             self._want("stop")
+        elif isinstance(event, AFTER_NOTES):
+            self._hear_notes()
+        self._step(event)
+
+    def _hear_notes(self) -> None:
+        for note in self._trainer.noted():
+            self._step(note)
+
+    def _step(self, event: e.Event) -> None:
         if self._status is None:
             self._act(*machine.step(self._state, event, time.monotonic(), self._policy))
 

@@ -9,6 +9,7 @@ from typing import Any
 from lastgood import contract
 from supervisor import faults, launch
 from supervisor.adapters import tree
+from supervisor.adapters.notes import Note, Notes
 from supervisor.adapters.output import OutputDrain
 from supervisor.adapters.process import Child
 from supervisor.core import events as e
@@ -39,6 +40,7 @@ class TrainerSide:
         self._child: Child | None = None
         self._incarnation = 0
         self._drain: OutputDrain | None = None
+        self._notes = Notes(launch.notes_file(directory))
         self._asked: list[Identity] = []
         self._born_before = _children()
         self.leader: Identity | None = None
@@ -62,6 +64,7 @@ class TrainerSide:
         """Start an incarnation; tells TrainerSpawned or SpawnFailed."""
         argv = launch.arguments(self._settings, self._directory, snapshot)
         env = launch.environment(self._settings, self._directory, self._run_id, incarnation, snapshot, os.environ)
+        self._notes.begin(incarnation)
         try:
             child = Child.spawn(argv, cwd=self._settings.trainer.cwd, env=env)
         except OSError as error:
@@ -84,6 +87,10 @@ class TrainerSide:
         drain = OutputDrain(child.output_descriptor, log, pattern, on_step)
         drain.start()
         return drain
+
+    def noted(self) -> list[Note]:
+        """What the trainer has noted since this was last asked."""
+        return self._notes.take()
 
     def ask_to_stop(self) -> None:
         """SIGTERM to the leader, and through a shell to what it runs."""

@@ -39,7 +39,7 @@ def make_zip(tmp_path: Path) -> MakeSnapshot:
 
 @pytest.fixture
 def quick_path(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where there is such a place: a disk takes most of the time for making thousands of folders."""
+    """A folder in memory where there is such a place: thousands of small files and folders take long on a disk."""
     if not os.access(MEMORY, os.W_OK):
         yield tmp_path
         return

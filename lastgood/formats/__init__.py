@@ -11,6 +11,7 @@ A format module answers for one kind of file, without torch and without executin
 """
 
 import hashlib
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -25,12 +26,16 @@ TAIL_BYTES = 64
 
 @dataclass(frozen=True)
 class Judgement:
-    """A format's finding: the kind, the proof it could offer, the reason, and the digest of all bytes if it read them."""
+    """A format's finding: the kind, the proof it could offer, the reason, and what it read on the way.
+
+    `sha256` is the digest of all bytes, `top` the outermost dictionary as `inside` would give it; None where not read.
+    """
 
     kind: Kind
     proof: Proof | None
     reason: str
     sha256: str | None = None
+    top: Mapping[Any, Any] | None = None
 
 
 class DamageError(Exception):
@@ -74,9 +79,9 @@ class Inside:
 
 def registry() -> list[ModuleType]:
     """Every known format, most specific first."""
-    from lastgood.formats import torch_zip
+    from lastgood.formats import safetensors, torch_legacy, torch_zip
 
-    return [torch_zip]
+    return [torch_zip, torch_legacy, safetensors]
 
 
 def format_of(file: BinaryIO, size: int) -> ModuleType | None:
@@ -86,6 +91,15 @@ def format_of(file: BinaryIO, size: int) -> ModuleType | None:
     file.seek(max(0, size - TAIL_BYTES))
     tail = file.read(TAIL_BYTES)
     return next((module for module in registry() if module.recognises(head, tail)), None)
+
+
+def unproven(file: BinaryIO, reason: str, top: Mapping[Any, Any] | None = None) -> Judgement:
+    """The finding that nothing proves or disproves a file's bytes, which are hashed for it. Raises OSError."""
+    from lastgood.hashing import read_through
+
+    digest = hashlib.sha256()
+    read_through(file.fileno(), os.fstat(file.fileno()).st_size, digest.update)
+    return Judgement(Kind.UNPROVEN, Proof.STRUCTURE, reason, digest.hexdigest(), top or {})
 
 
 def judge_unknown(file: BinaryIO, size: int) -> Judgement:

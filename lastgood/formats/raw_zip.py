@@ -9,8 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from lastgood.formats import DamageError
+from lastgood.verdict import Kind
+
 CHUNK_BYTES = 1 << 20
 MAX_NAME_BYTES = 1024
+READ_COST_BYTES = 1024  # what could be read in the time that any read takes
 
 HEADER, DESCRIPTOR, ENTRY, END_OF_DIRECTORY = b"PK\x03\x04", b"PK\x07\x08", b"PK\x01\x02", b"PK\x05\x06"
 """What a local header, a data descriptor, an entry of the central directory and its end begin with."""
@@ -23,17 +27,25 @@ LOCAL = struct.Struct("<4s5H3L2H")
 
 
 class Source:
-    """A file read by position. What cannot be read counts as not being there; `error` is the first reason."""
+    """A file read by position. What cannot be read counts as not being there; `error` is the first reason.
 
-    def __init__(self, file: BinaryIO) -> None:
+    With `most` reading ends, by a DamageError, when it has cost as much as reading so many bytes would.
+    """
+
+    def __init__(self, file: BinaryIO, most: int | None = None) -> None:
         self.descriptor = file.fileno()
         self.size = os.fstat(self.descriptor).st_size
         self.error: OSError | None = None
+        self._left = most
 
     def at(self, offset: int, count: int) -> bytes:
         """Up to `count` bytes from `offset` on; fewer at the end of the file, none where it cannot be read."""
         if not 0 <= offset < self.size:
             return b""
+        if self._left is not None:
+            self._left -= max(count, READ_COST_BYTES)
+            if self._left < 0:
+                raise DamageError(Kind.TRUNCATED, "to find what is left of it would cost too much")
         try:
             return os.pread(self.descriptor, min(count, self.size - offset), offset)
         except OSError as error:

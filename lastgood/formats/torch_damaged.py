@@ -10,6 +10,7 @@ one is zero) a storage that is there to its end is *unproven*.
 Not done: compressed records, and archives whose bytes were moved (something inserted or left out).
 """
 
+import os
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,10 +22,11 @@ from lastgood import pickles
 from lastgood.formats import TAIL_BYTES, DamageError
 from lastgood.formats.raw_zip import DESCRIPTOR, END_OF_DIRECTORY, HEADER, Header, Source, read_directory, read_header
 from lastgood.formats.torch_places import ALIGNMENT, Place, Places
-from lastgood.formats.torch_tensors import storage_of
+from lastgood.formats.torch_tensors import storage_of, walk
 from lastgood.verdict import Kind
 
 MAX_PICKLE_ENDS = 64  # places that look like the end of data.pkl and are tried
+LOOK_BYTES = 256 << 20  # what finding out about a small file may cost, less than a second
 SAMPLE_BYTES = 1 << 16  # behind the pickle, where other checksums are looked at
 MAX_PICKLE_START = 4096  # the first record's name is a file's name, so its data begins before this byte
 
@@ -54,22 +56,24 @@ class Storage:
 class Wreck:
     """What could be read of a file: its pickle as data, each storage by its key, the byte order of the elements.
 
-    `unproven` says that the writer switched checksums off, so that nothing here is proven, the pickle included.
+    `unproven` says that the writer switched checksums off, so that nothing here is proven, the pickle included. `end` is
+    where the last storage ends or would end if the file were whole, in bytes from its first one; None when that is not known.
     """
 
     contents: pickles.Contents
     storages: dict[str, Storage]
     byteorder: str
     unproven: bool
+    end: int | None
 
 
-def look(file: BinaryIO) -> Wreck:
+def look(file: BinaryIO, most: int | None = None) -> Wreck:
     """Find and check every storage of a torch zip file; each one is read once, a damaged one perhaps twice.
 
-    Raises DamageError when nothing can be had: its pickle is not whole, or it is no torch zip file. A read error in the
-    middle of the file loses what lies there, and no more.
+    Raises DamageError when nothing can be had: its pickle is not whole, or it is no torch zip file, or to find out would
+    cost more than to read `most` bytes. A read error in the middle of the file loses what lies there, and no more.
     """
-    source, directory = Source(file), read_directory(file)
+    source, directory = Source(file, most), read_directory(file)
     start, size, proven = _find_pickle(source, directory)
     try:
         contents = pickles.read(b"".join(source.chunks(start, size)))
@@ -79,7 +83,29 @@ def look(file: BinaryIO) -> Wreck:
     places = Places(source, directory, sizes)
     found = places.find(start + size, size)
     storages = {key: _judged(source, places.listed(key), found.get(key), sizes[key], proven) for key in sizes}
-    return Wreck(contents, storages, places.byteorder, not proven)
+    end = (
+        max((place.start + sizes[key] for key, place in found.items()), default=0)
+        if found.keys() == sizes.keys()
+        else None
+    )
+    return Wreck(contents, storages, places.byteorder, not proven, end)
+
+
+def tensors_left(file: BinaryIO) -> str:
+    """What is left of a torch zip file that was cut, as the rest of a sentence about it; empty when that is not known.
+
+    What is there is read once, or a little more.
+    """
+    size = os.fstat(file.fileno()).st_size
+    try:
+        wreck = look(file, LOOK_BYTES + 2 * size)
+    except DamageError:
+        return ""
+    names = [wreck.storages[tensor.storage].state for _, tensor in walk(wreck.contents.value)]
+    whole = f"{names.count(State.WHOLE)} of {len(names)} tensors intact"
+    there = f"{names.count(State.UNPROVEN)} of {len(names)} tensors there, without checksums"
+    missing = f", of at least {wreck.end:,}" if wreck.end is not None and wreck.end > size else ""
+    return f"{missing}; {there if wreck.unproven else whole}"
 
 
 def _sizes(contents: pickles.Contents) -> dict[str, int]:

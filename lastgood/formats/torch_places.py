@@ -178,11 +178,11 @@ class Places:
         return found if cursor == b.offset else None
 
     def _behind(self, keys: list[str], cursor: int) -> dict[str, Place]:
-        """Places of `keys` behind the last header that is believed, up to where the file ends or another record begins."""
+        """Places of `keys` behind the last header that is believed, up to where another record begins, or where they would be."""
         found: dict[str, Place] = {}
         for key in keys:
             header = read_header(self._source, cursor)
-            if cursor >= self._source.size or (header and header.name in self._known and header.name != f"data/{key}"):
+            if header and header.name in self._known and header.name != f"data/{key}":
                 break
             found[key] = self._place(cursor, key)
             cursor = self._next(cursor, key)

@@ -7,11 +7,17 @@ payload, such as `model.transformer.h.0.attn.c_attn.weight` or `optimizer.state.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
-from lastgood.pickles import Call, Global, Persistent
+from lastgood.formats import DamageError
+from lastgood.pickles import Call, Contents, Global, Persistent
+from lastgood.verdict import Kind
 
 MAX_DEPTH = 64  # levels of nesting; a checkpoint has about ten, and what loads it recurses
+MAX_SIZE = 1 << 63  # of anything in a file
+MAX_DIMENSIONS = 64  # what most of torch's operations take
+MAX_NAME_CHARACTERS = 1000  # a million tensors can be made to share a long one
 
 STORAGE_DTYPES = {
     "DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storage": "bfloat16",
@@ -50,6 +56,14 @@ FROM_TYPE = "torch._tensor._rebuild_from_type_v2"
 """What it calls with such a function and that one's arguments, for a tensor that has attributes of its own."""
 
 
+class Named(NamedTuple):
+    """What a pickle says about a storage: its key, its size in bytes (None when its type is unknown), and in elements."""
+
+    key: str
+    bytes: int | None
+    elements: int
+
+
 @dataclass(frozen=True)
 class Tensor:
     """A view of the storage called `storage`: offset, shape and stride in elements of `dtype`; sizes in bytes."""
@@ -61,17 +75,17 @@ class Tensor:
     shape: tuple[int, ...]
     stride: tuple[int, ...]
 
-    @property
+    @cached_property
     def elements(self) -> int:
         """How many elements the tensor has."""
         return math.prod(self.shape)
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """What its elements take when they lie side by side."""
         return (self.elements * BITS[self.dtype] + 7) // 8
 
-    @property
+    @cached_property
     def span(self) -> int:
         """Elements of the storage from its first one to its last one, both counted."""
         if self.elements == 0:
@@ -96,6 +110,36 @@ class Tensor:
 
 def tensor_of(node: Any) -> Tensor | None:
     """The tensor that a call in a pickle would build, or None when it would build none, or none that makes sense."""
+    view = _view(node)
+    return view if view is not None and view.fits else None
+
+
+def check_views(contents: Contents) -> None:
+    """Raise DamageError when a tensor that the pickle would build is no view of its storage."""
+    for call in contents.calls:
+        view = _view(call)
+        if view is None and _is_of_known_storage(call):
+            raise DamageError(Kind.CORRUPT, "what its pickle says about a tensor makes no sense")
+        if view is not None and not view.fits:
+            reason = (
+                f"a tensor of shape {view.shape[:9]} at element {view.offset:,} reaches beyond storage {view.storage!r}"
+            )
+            raise DamageError(Kind.CORRUPT, f"{reason}, which has {view.storage_bytes:,} bytes")
+
+
+def _is_of_known_storage(call: Call) -> bool:
+    """Whether it builds a tensor whose dtype its storage tells."""
+    known = isinstance(call.function, Global) and str(call.function) in _BY_STORAGE_TYPE
+    return (
+        known
+        and isinstance(call.arguments, tuple)
+        and bool(call.arguments)
+        and storage_of(call.arguments[0]) is not None
+    )
+
+
+def _view(node: Any) -> Tensor | None:
+    """The view of a storage that a call describes, whether or not it fits into it; None when it describes none."""
     if not (isinstance(node, Call) and isinstance(node.function, Global) and isinstance(node.arguments, tuple)):
         return None
     function, arguments = str(node.function), node.arguments
@@ -105,7 +149,7 @@ def tensor_of(node: Any) -> Tensor | None:
         and isinstance(arguments[0], Global)
         and str(arguments[0]) != FROM_TYPE
     ):
-        return tensor_of(Call(arguments[0], arguments[2]))
+        return _view(Call(arguments[0], arguments[2]))
     if function not in TENSOR_FUNCTIONS or len(arguments) < 4:
         return None
     storage = storage_of(arguments[0])
@@ -115,8 +159,7 @@ def tensor_of(node: Any) -> Tensor | None:
     _, offset, shape, stride = arguments[:4]
     if not (_counts((offset,)) and _counts(shape) and _counts(stride) and len(shape) == len(stride)):
         return None
-    tensor = Tensor(storage[0], storage[2], dtype, offset, shape, stride)
-    return tensor if tensor.fits else None
+    return Tensor(storage[0], storage[2], dtype, storage[3] + offset, shape, stride)
 
 
 def _named_dtype(arguments: tuple[Any, ...]) -> str | None:
@@ -129,42 +172,78 @@ def _named_dtype(arguments: tuple[Any, ...]) -> str | None:
 
 
 def _counts(numbers: Any) -> bool:
-    return isinstance(numbers, tuple) and all(type(number) is int and number >= 0 for number in numbers)
+    if not isinstance(numbers, tuple) or len(numbers) > MAX_DIMENSIONS:
+        return False
+    return all(type(number) is int and number >= 0 for number in numbers)
 
 
-def storage_of(node: Any) -> tuple[str, str, int] | None:
-    """Key, dtype and size in bytes of a storage that a pickle refers to; None when it is no storage of a known type."""
+def storage_of(node: Any) -> tuple[str, str, int, int] | None:
+    """Key, dtype and size in bytes of a storage that a pickle refers to, and at which of its elements a view of it begins.
+
+    None when it is no storage of a known type. Old versions of torch wrote views of storages, and tensors count from there.
+    """
     match node:
-        case Persistent(id=("storage", Global(name=kind), str(key), _, int(count))):
+        case Persistent(id=("storage", Global(name=kind), str(key), _, int(count), *view)) if count >= 0:
             dtype = STORAGE_DTYPES.get(kind)
-            if dtype is None or count < 0:
-                return None
-            return key, dtype, count * ITEM_BYTES[kind]
+            begin = view[0][1] if view and isinstance(view[0], tuple) and len(view[0]) == 3 else 0
+            return None if dtype is None or not _counts((begin,)) else (key, dtype, count * ITEM_BYTES[kind], begin)
         case _:
             return None
 
 
-def joined(name: str, part: Any) -> str:
-    """The dotted name of what is called `part` inside of what is called `name`."""
-    return f"{name}.{part}" if name else str(part)
+def named_storages(contents: Contents) -> list[Named]:
+    """Every storage that a torch pickle names, each time that it does, in order."""
+    found: list[Named] = []
+    for reference in contents.persistent:
+        match reference.id:
+            case ("storage", Global(name=kind), str(key), _, int(count), *_):
+                item = ITEM_BYTES.get(kind)
+                found.append(Named(key, None if item is None else item * count, count))
+            case _:
+                pass
+    return found
 
 
-def walk(value: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Name and description of every tensor in a pickle's value, in order; a container that is shared is entered once."""
-    seen: set[int] = set()
-    waiting: list[tuple[str, Any, int]] = [(name, value, 0)]
+def top_level(value: Any) -> dict[Any, Any]:
+    """The outermost dictionary of a snapshot's value, ordered or plain, or an empty one."""
+    if isinstance(value, Call) and str(value.function) == "collections.OrderedDict":
+        return {pair[0]: pair[1] for pair in value.items if isinstance(pair, tuple) and isinstance(pair[0], str)}
+    return value if isinstance(value, dict) else {}
+
+
+_Path = tuple["_Path", Any] | None
+"""Where something is: where what holds it is, and its own key or position. Names are made of it where they are wanted."""
+
+
+def _name(path: _Path) -> str:
+    parts: list[str] = []
+    while path is not None:
+        path, part = path
+        parts.append(str(part)[:MAX_NAME_CHARACTERS])
+    return ".".join(reversed(parts))[:MAX_NAME_CHARACTERS]
+
+
+_HOLDING = (dict, list, tuple, Call)
+
+
+def walk(value: Any) -> Iterator[tuple[str, Tensor]]:
+    """Name and description of every tensor in a pickle's value, in order; what is inside of a shared one is entered once."""
+    known: dict[int, Tensor | None] = {}
+    waiting: list[tuple[_Path, Any, int]] = [(None, value, 0)] if isinstance(value, _HOLDING) else []
     while waiting:
-        name, node, depth = waiting.pop()
-        tensor = tensor_of(node)
-        if tensor is not None:
-            yield name, tensor
-        if not isinstance(node, dict | list | tuple | Call) or depth > MAX_DEPTH or id(node) in seen:
-            continue
-        if tensor is None:
-            seen.add(id(node))
-        waiting += [
-            (joined(name, part) if part is not None else name, inner, depth + 1) for part, inner in _inside(node)
-        ]
+        path, node, depth = waiting.pop()
+        new = id(node) not in known
+        if isinstance(node, Call):
+            tensor = known.setdefault(id(node), tensor_of(node)) if new else known[id(node)]
+            if tensor is not None:
+                yield _name(path), tensor
+        if new and depth <= MAX_DEPTH:
+            known.setdefault(id(node), None)
+            waiting += [
+                (path if part is None else (path, part), inner, depth + 1)
+                for part, inner in _inside(node)
+                if isinstance(inner, _HOLDING) and known.get(id(inner), inner) is not None
+            ]
 
 
 def _inside(node: Any) -> list[tuple[Any, Any]]:

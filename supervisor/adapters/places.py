@@ -4,11 +4,15 @@ import errno
 import json
 import os
 import time
+from pathlib import Path
 from typing import Any
 
-from lastgood.contract import QUARANTINE_DIR, SEAL_SUFFIX, STATE_DIR
+from lastgood import publish
+from lastgood.contract import QUARANTINE_DIR, SEAL_SUFFIX, SEALS_DIR, STATE_DIR
+from lastgood.lock import WriterLock
 from lastgood.publish import fsync_folder, remove, remove_if_there, write_durably
 from lastgood.seal import MAX_SEAL_BYTES, Seal, bound_seal_path, parse_seal, seal_path
+from supervisor.leftovers import partials
 
 REASON_FILE = "reason.json"
 FOLDER_BYTES_MAX = 240  # a name may have 255 bytes, and a number may follow
@@ -92,7 +96,16 @@ def drop_orphaned_seals(checkpoint_dir: str) -> list[str]:
     orphans = [name for name in lonely if _is_seal(os.path.join(checkpoint_dir, name))]
     for name in orphans:
         remove_if_there(os.path.join(checkpoint_dir, name))
+    _drop_bound_seals(os.path.join(checkpoint_dir, STATE_DIR, SEALS_DIR), names)
     return orphans
+
+
+def _drop_bound_seals(folder: str, snapshots: set[str]) -> None:
+    """Remove our own seals of snapshots that are no more."""
+    if os.path.isdir(folder):
+        for name in os.listdir(folder):
+            if name.endswith(".json") and name.removesuffix(".json") not in snapshots:
+                remove_if_there(os.path.join(folder, name))
 
 
 def _is_seal(path: str) -> bool:
@@ -105,6 +118,25 @@ def _is_seal(path: str) -> bool:
     except OSError:
         return False  # what cannot be read condemns nothing
     return isinstance(parse_seal(content, os.path.basename(path).removesuffix(SEAL_SUFFIX)), Seal)
+
+
+def sweep(checkpoint_dir: str) -> list[str]:
+    """Finish what killed writers and removals left half-done in the directory; returns the names removed. Raises OSError.
+
+    Only while no trainer of the run lives. Somebody else who writes there, known by the lock or by a partial of a living
+    process, is left alone, and with him everything.
+    """
+    found = partials(checkpoint_dir)
+    if not found or not all(found.values()):
+        return []
+    lock = WriterLock(Path(checkpoint_dir))
+    try:
+        lock.hold()
+        return publish.sweep(checkpoint_dir)
+    except RuntimeError:
+        return []
+    finally:
+        lock.release()
 
 
 def prune(checkpoint_dir: str, name: str) -> None:

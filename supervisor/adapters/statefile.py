@@ -15,14 +15,16 @@ from dataclasses import dataclass, field
 from types import NoneType
 from typing import Any
 
-from lastgood.contract import RUN_FILE, STATE_DIR, STATUS_FILE, SUPERVISOR_LOCK, WANTED_FILE
+from lastgood.contract import RUN_FILE, SEALS_DIR, STATE_DIR, STATUS_FILE, SUPERVISOR_LOCK, WANTED_FILE
 from lastgood.judging import TRANSIENT
 from lastgood.naming import partial_name, partial_of
 from lastgood.publish import fsync_folder, remove_if_there, write_durably
+from lastgood.regular import regular
 from lastgood.seal import Identity
 from supervisor.core import budget
 from supervisor.core.memory import Memory
 from supervisor.errors import AlreadySupervisedError, UsageError
+from supervisor.leftovers import partials
 
 VERSION = 1
 LOCK_WAIT_SECONDS = 2.0  # a supervisor that is just ending needs a moment; one that is not will not be gone in a minute
@@ -69,7 +71,7 @@ def lock(checkpoint_dir: str) -> int:
     state = os.path.join(checkpoint_dir, STATE_DIR)
     path = os.path.join(state, SUPERVISOR_LOCK)
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = regular(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         try:
             _flock(descriptor, checkpoint_dir)
             _sweep(state)
@@ -118,10 +120,13 @@ def _flock(descriptor: int, checkpoint_dir: str) -> None:
 
 
 def _sweep(state: str) -> None:
-    """Remove what a supervisor that was killed while writing left behind. Raises OSError."""
-    for name in os.listdir(state):
-        if partial_of(name) in (RUN_FILE, STATUS_FILE):  # only the holder of the lock writes these
-            remove_if_there(os.path.join(state, name))
+    """Remove what a supervisor, or somebody who told it something, left half-written when it was killed. Raises OSError."""
+    for folder in (state, os.path.join(state, SEALS_DIR)):
+        if not os.path.isdir(folder):
+            continue
+        for name, is_abandoned in partials(folder).items():
+            if is_abandoned or partial_of(name) in (RUN_FILE, STATUS_FILE):  # only the holder of the lock writes these
+                remove_if_there(os.path.join(folder, name))
 
 
 def _pid_in(descriptor: int) -> int:
@@ -134,7 +139,7 @@ def holder(checkpoint_dir: str) -> int | None:
     """The process id of the supervisor that has this directory now, 0 when it is not known, or None without one."""
     path = os.path.join(checkpoint_dir, STATE_DIR, SUPERVISOR_LOCK)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = regular(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:
@@ -156,7 +161,7 @@ def read_run(checkpoint_dir: str, now: float) -> RunFile | None:
     path = os.path.join(checkpoint_dir, STATE_DIR, RUN_FILE)
     cure = "remove it to go on from the newest healthy snapshot with a fresh budget"
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=regular) as file:
             content = file.read()
         return _decoded(json.loads(content), now)
     except FileNotFoundError:
@@ -164,7 +169,9 @@ def read_run(checkpoint_dir: str, now: float) -> RunFile | None:
     except OSError as error:
         if error.errno in TRANSIENT:
             raise
-        raise UsageError(f"{path}: it cannot be read ({error.strerror}); let this user read it, or {cure}") from None
+        raise UsageError(
+            f"{path}: it cannot be read ({error.strerror}); let it be a file that this user may read, or {cure}"
+        ) from None
     except (ValueError, OverflowError, RecursionError) as error:
         raise UsageError(f"{path}: it is damaged ({error}); {cure}") from None
 
@@ -257,7 +264,7 @@ def write_wanted(checkpoint_dir: str, wanted: str) -> None:
 def read_wanted(checkpoint_dir: str) -> str | None:
     """What is wanted of the run, or None when nobody has said so yet or the file cannot be read."""
     try:
-        with open(os.path.join(checkpoint_dir, STATE_DIR, WANTED_FILE), "rb") as file:
+        with open(os.path.join(checkpoint_dir, STATE_DIR, WANTED_FILE), "rb", opener=regular) as file:
             wanted = json.load(file)["wanted"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
@@ -285,7 +292,7 @@ def read_status(checkpoint_dir: str) -> dict[str, Any] | None:
     """The last summary written, or None. Raises ValueError when it is damaged, OSError when it cannot be read."""
     path = os.path.join(checkpoint_dir, STATE_DIR, STATUS_FILE)
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=regular) as file:
             found = json.load(file)
     except FileNotFoundError:
         return None

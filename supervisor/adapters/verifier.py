@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from lastgood.contract import SEALS_DIR, STATE_DIR
-from lastgood.ledger import Ledger
-from lastgood.publish import write_durably
+from lastgood.ledger import Ledger, SealStamp
+from lastgood.publish import remove_if_there, write_durably
 from lastgood.rungs import Rung, down_to_first_proven, ever_held_one, identity_of, judge, scan
-from lastgood.seal import Identity, bound_seal_path, bound_seal_text, seal_path
+from lastgood.seal import Identity, Seal, bound_seal_path, bound_seal_text, read_seal, seal_path
 from lastgood.sealing import sha256_of
-from lastgood.verdict import Kind, Proof
+from lastgood.verdict import Kind, Proof, Verdict
 from supervisor.core.events import (
     LadderJudged,
     LadderUnreadable,
@@ -34,6 +34,15 @@ class _Unsettled:
 
     content: Content
     still_since: float
+
+
+@dataclass
+class _Told:
+    """What was told of a snapshot: the verdict, about which content, under which seal beside it."""
+
+    content: Content
+    seal: SealStamp
+    verdict: Verdict
 
 
 class Verifier:
@@ -58,7 +67,7 @@ class Verifier:
         self._isolated = isolated
         self._clock = clock
         self._ledger = Ledger(checkpoint_dir, writable=True)
-        self._told: dict[str, Content] = {}
+        self._told: dict[str, _Told] = {}
         self._unreadable: set[str] = set()  # names told as such: that says nothing of the bytes, and may pass
         self._unsettled: dict[str, _Unsettled] = {}
 
@@ -72,10 +81,10 @@ class Verifier:
             held = bool(rungs) or (not self._isolated and ever_held_one(self._directory, self._pattern))
         except OSError as error:
             return LadderUnreadable(f"{error.strerror or error}")
-        judged = [rung for rung in rungs if rung.verdict is not None]
-        arrived = frozenset(rung.name for rung in judged if self._told.get(rung.name) != _content(rung))
-        for rung in judged:
-            self._remember(rung)
+        judged = [(rung, SealStamp.beside(os.fspath(rung.path))) for rung in rungs if rung.verdict is not None]
+        arrived = frozenset(rung.name for rung, seal in judged if self._is_news(rung, seal))
+        for rung, seal in judged:
+            self._remember(rung, seal)
         self._unsettled.clear()
         return LadderJudged(tuple(map(_fact, rungs)), held, arrived)
 
@@ -95,22 +104,55 @@ class Verifier:
         rungs = self._scan()
         told: list[SnapshotJudged | SnapshotGone] = [SnapshotGone(name) for name in self._forget_gone(rungs)]
         for rung in reversed(rungs):
-            known = self._told.get(rung.name) == _content(rung)
-            if known and rung.name not in self._unreadable:
+            known = self._is_known(rung)
+            if known and rung.name not in self._unreadable and not self._has_new_seal(rung):
+                self._unsettled.pop(rung.name, None)
                 continue
-            if (known or self._is_settled(rung, hinted)) and (judged := self._judge_arrival(rung)) is not None:
+            if (known or self._is_settled(rung, hinted)) and (judged := self._judge_arrival(rung, known)) is not None:
                 told.append(judged)
         return told, self._settle_seconds if self._unsettled else None
 
+    def _is_known(self, rung: Rung) -> bool:
+        """Whether its bytes are those that were told."""
+        told = self._told.get(rung.name)
+        return told is not None and told.content == _content(rung)
+
+    def _has_new_seal(self, rung: Rung) -> bool:
+        """Whether a seal that came, went or changed may say something else about bytes that were told already."""
+        told, path = self._told[rung.name], os.fspath(rung.path)
+        if rung.seal_inode == told.seal.inode and (not rung.seal_inode or told.verdict.kind is Kind.HEALTHY):
+            return False
+        stamp = SealStamp.beside(path)
+        if stamp != told.seal and _agrees(path, rung.identity, told.verdict):
+            told.seal = stamp
+        return stamp != told.seal
+
+    def _is_news(self, judged: Rung, seal: SealStamp) -> bool:
+        """Whether its content is another than was told, or its seal is, and the verdict with it."""
+        if not self._is_known(judged):
+            return True
+        told = self._told[judged.name]
+        return seal != told.seal and _worth(judged.verdict) != _worth(told.verdict)
+
     def _forget_gone(self, rungs: list[Rung]) -> list[str]:
+        """Names told and no longer there. A seal that was made for one of them is for a file that nobody has any more."""
         present = {rung.name for rung in rungs}
         for name in [name for name in self._unsettled if name not in present]:
             del self._unsettled[name]
         gone = [name for name in self._told if name not in present]
         for name in gone:
             del self._told[name]
+            self._drop_bound_seal(name)
         self._unreadable &= present
         return gone
+
+    def _drop_bound_seal(self, name: str) -> None:
+        path = os.path.join(self._directory, name)
+        try:
+            if not os.path.lexists(path):
+                remove_if_there(bound_seal_path(path))
+        except OSError:
+            pass  # it is dropped with the orphans when no trainer lives
 
     def _is_settled(self, rung: Rung, hinted: Collection[str]) -> bool:
         """Sealed files are published whole; a hint is worth a look; any other must have been still for a while."""
@@ -126,24 +168,29 @@ class Verifier:
             return False
         return now - waiting.still_since >= self._settle_seconds
 
-    def _judge_arrival(self, rung: Rung) -> SnapshotJudged | None:
-        """The verdict about an arrival; None while it is not proven and may still be written, and when nothing is new."""
+    def _judge_arrival(self, rung: Rung, known: bool) -> SnapshotJudged | None:
+        """The verdict about an arrival, or about known bytes that may be worth something else by now; None when that is not
+        so, and while it is not proven and may still be written.
+        """
+        seal = SealStamp.beside(os.fspath(rung.path))
         judged = judge(rung, self._ledger)
         verdict = judged.verdict
         assert verdict is not None
         if verdict.errno == errno.ENOENT:
             return None  # it went away since the directory was read, as the next look will find
-        if verdict.kind is Kind.UNREADABLE and self._told.get(rung.name) == _content(rung):
-            return None  # it is still not to be read
-        if not verdict.proven and not self._has_settled(rung, verdict.kind):
+        same = known and _worth(verdict) == _worth(self._told[rung.name].verdict)
+        if not same and not verdict.proven and not self._has_settled(rung, verdict.kind, known):
             return None
         self._unsettled.pop(rung.name, None)
-        self._remember(judged)
-        return SnapshotJudged(_fact(judged))
+        self._remember(judged, seal)
+        return None if same else SnapshotJudged(_fact(judged))
 
-    def _has_settled(self, rung: Rung, kind: Kind) -> bool:
-        """Whether its writer must be done: it is sealed, or was still for long. What changed as it was read was not."""
-        sealed = os.path.exists(seal_path(rung.path))
+    def _has_settled(self, rung: Rung, kind: Kind, known: bool) -> bool:
+        """Whether its writer must be done: it came sealed, or was still for long. What changed as it was read was not.
+
+        A seal that condemns known bytes may be that of bytes which are about to replace them.
+        """
+        sealed = not known and os.path.exists(seal_path(rung.path))
         now = self._clock()
         waiting = self._unsettled.get(rung.name)
         if kind is Kind.INCOMPLETE or waiting is None or waiting.content != _content(rung):
@@ -151,11 +198,12 @@ class Verifier:
             return sealed and kind is not Kind.INCOMPLETE
         return sealed or now - waiting.still_since >= self._settle_seconds
 
-    def _remember(self, judged: Rung) -> None:
-        """Note that this verdict is being told."""
-        self._told[judged.name] = _content(judged)
+    def _remember(self, judged: Rung, seal: SealStamp) -> None:
+        """Note that this verdict is being told, or is no other than was told."""
+        assert judged.verdict is not None
+        self._told[judged.name] = _Told(_content(judged), seal, judged.verdict)
         self._unreadable.discard(judged.name)
-        if judged.verdict is not None and judged.verdict.kind is Kind.UNREADABLE:
+        if judged.verdict.kind is Kind.UNREADABLE:
             self._unreadable.add(judged.name)
 
     def seal(self, name: str) -> SnapshotSealed | None:
@@ -164,7 +212,7 @@ class Verifier:
         Raises OSError when the seal cannot be written.
         """
         rung = next((rung for rung in self._scan() if rung.name == name), None)
-        if rung is None or self._told.get(name) != _content(rung):
+        if rung is None or not self._is_known(rung):
             return None
         try:
             digest = sha256_of(rung.path)
@@ -178,12 +226,32 @@ class Verifier:
         judged = judge(rung, self._ledger, fresh=True)
         if judged.verdict is None or (judged.verdict.kind, judged.verdict.proof) != (Kind.HEALTHY, Proof.SEAL):
             return None
+        self._told[name].verdict = judged.verdict
         return SnapshotSealed(_fact(judged))
 
 
 def _content(rung: Rung) -> Content:
     """What changes when the bytes do. ctime also moves for a new link or mode, which is no arrival."""
     return (rung.identity.inode, rung.identity.size, rung.identity.mtime_ns)
+
+
+def _worth(verdict: Verdict | None) -> tuple[Kind, Proof | None] | None:
+    """What makes one verdict about the same bytes another than before."""
+    return None if verdict is None else (verdict.kind, verdict.proof)
+
+
+def _agrees(path: str, identity: Identity, verdict: Verdict) -> bool:
+    """Whether the seal as it is now says of bytes that are healthy what is known of them, so that they need no reading."""
+    try:
+        seal = read_seal(path, identity)
+    except OSError:
+        return False
+    return (
+        verdict.kind is Kind.HEALTHY
+        and verdict.sha256 is not None
+        and isinstance(seal, Seal)
+        and seal.accepts(verdict.sha256)
+    )
 
 
 def _fact(rung: Rung) -> RungFact:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from supervisor.cli import campaign, control, run, salvaging, snapshots, tools
+from supervisor.cli import campaign, control, inspecting, run, salvaging, sealing, snapshots, tools
 from supervisor.errors import ExitStatus, UsageError
 
 app = typer.Typer(
@@ -38,6 +38,8 @@ app.command("run")(run.run)
 app.command("verify")(snapshots.verify)
 app.command("list")(snapshots.list_)
 app.command("latest")(snapshots.latest)
+app.command("inspect")(inspecting.inspect)
+app.command("seal")(sealing.seal)
 app.command("salvage")(salvaging.salvage)
 app.command("status")(control.status)
 app.command("chaos")(campaign.chaos)

@@ -4,16 +4,21 @@ import json
 import os
 import sys
 import time
+from contextlib import closing
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
-from lastgood import judging, rungs
+from lastgood import choose, folders, judging, rungs
+from lastgood.ledger import Ledger
 from lastgood.verdict import Verdict
-from supervisor.cli.text import bytes_text, shown
+from supervisor.cli.text import bytes_text, printable, shown
+from supervisor.cli.work import in_order
 from supervisor.errors import ExitStatus, UsageError
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Snapshots read at once; by default one a processor.")]
 Pattern = Annotated[
     str | None, typer.Option(help="Names of snapshots: ckpt_{step}.pt, or a regular expression for the whole name.")
 ]
@@ -23,28 +28,51 @@ def verify(
     paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Snapshots, or folders of them.")],
     deep: Annotated[bool, typer.Option("--deep", help="Also look for NaN in float tensors.")] = False,
     as_json: AsJson = False,
+    pattern: Pattern = None,
+    jobs: Jobs = None,
 ) -> None:
     """Judge snapshots by reading their bytes. Exit 0: all healthy or intact; 1: something is not; 2: usage."""
-    found: list[tuple[str, Verdict]] = []
-    for path in paths:
-        found += [(name, judging.verify(name, deep)) for name in _expanded(path)]
+    names = list(dict.fromkeys(name for path in paths for name in expanded("verify", path, pattern)))
+    found: list[Verdict] = []
+    todo = [partial(judging.verify, name, deep) for name in names]
+    with closing(in_order(todo, sum(map(size_of, names)), jobs)) as verdicts:
+        for name, verdict in zip(names, verdicts, strict=True):
+            found.append(verdict)
+            if not as_json:
+                typer.echo(f"{_judged(verdict)} {shown(name)}: {printable(verdict.reason)}")
     if as_json:
-        typer.echo(json.dumps([_verdict_fields(path, verdict) for path, verdict in found], indent=1))
-    else:
-        for path, verdict in found:
-            typer.echo(f"{verdict.kind:<12} {verdict.proof or '-':<9} {shown(path)}: {verdict.reason}")
-    sys.exit(0 if all(verdict.proven for _, verdict in found) else 1)
+        typer.echo(json.dumps([_verdict_fields(*one) for one in zip(names, found, strict=True)], indent=1))
+    sys.exit(0 if all(verdict.proven for verdict in found) else 1)
 
 
-def _expanded(path: str) -> list[str]:
-    if not os.path.lexists(path):
-        raise UsageError(f"verify: {shown(path)}: there is no such file or folder")
-    if not os.path.isdir(path):
+def expanded(command: str, path: str, pattern: str | None) -> list[str]:
+    """The snapshots that `path` stands for: itself, or those in the folder that it is. Raises UsageError when there are none."""
+    try:
+        os.lstat(path)
+    except OSError as error:
+        raise UsageError(f"{command}: {shown(path)}: {error.strerror}") from None
+    if not os.path.isdir(path) or is_snapshot(path):
         return [path]
-    inside = [os.fspath(rung.path) for rung in _scanned("verify", path, None)]
+    inside = [os.path.join(rung.folder, rung.name) for rung in _scanned(command, path, pattern)]
     if not inside:
-        raise UsageError(f"verify: {shown(path)} holds no snapshot")
+        raise UsageError(f"{command}: {shown(path)} holds no snapshot")
     return inside
+
+
+def is_snapshot(path: str) -> bool:
+    """Whether a folder is one snapshot. One that cannot be read is none, as whoever looks into it will say."""
+    try:
+        return folders.is_snapshot(path)
+    except OSError:
+        return False
+
+
+def size_of(path: str) -> int:
+    """Bytes of a snapshot, 0 when it cannot be looked at: how much there is to do, not whether it can be done."""
+    try:
+        return folders.identity_of(path).size if os.path.isdir(path) else os.path.getsize(path)
+    except OSError:
+        return 0
 
 
 def _scanned(command: str, folder: str, pattern: str | None) -> list[rungs.Rung]:
@@ -53,7 +81,8 @@ def _scanned(command: str, folder: str, pattern: str | None) -> list[rungs.Rung]
     except ValueError as error:
         raise UsageError(f"{command}: --pattern: {error}") from None
     except OSError as error:
-        raise UsageError(f"{command}: {shown(folder)}: {error.strerror}; give a checkpoint directory") from None
+        cure = "" if isinstance(error, PermissionError) else "; give a checkpoint directory"
+        raise UsageError(f"{command}: {shown(folder)}: {error.strerror}{cure}") from None
 
 
 def _verdict_fields(path: str, verdict: Verdict) -> dict[str, Any]:
@@ -61,7 +90,7 @@ def _verdict_fields(path: str, verdict: Verdict) -> dict[str, Any]:
         "path": shown(path),
         "verdict": str(verdict.kind),
         "proof": None if verdict.proof is None else str(verdict.proof),
-        "reason": verdict.reason,
+        "reason": printable(verdict.reason),
         "step": verdict.step,
         "bytes": verdict.bytes,
         "sha256": verdict.sha256,
@@ -73,22 +102,38 @@ def list_(
     directory: Annotated[str, typer.Argument(metavar="DIR", help="A checkpoint directory.")],
     as_json: AsJson = False,
     pattern: Pattern = None,
+    jobs: Jobs = None,
 ) -> None:
     """The ladder of a checkpoint directory, newest first: step, size, age, verdict, proof, reason."""
-    _scanned("list", directory, pattern)
-    ladder = rungs.ladder(directory, pattern)
+    ladder = _judged_ladder(directory, _scanned("list", directory, pattern), jobs)
     if as_json:
         typer.echo(json.dumps([_rung_fields(rung) for rung in ladder], indent=1))
         return
     if not ladder:
         typer.echo(f"no snapshots in {shown(directory)}", err=True)
         return
-    typer.echo(f"{'STEP':>10} {'SIZE':>10} {'AGE':>6} {'VERDICT':<12} {'PROOF':<9} NAME: REASON")
+    lines = [f"{'STEP':>10} {'SIZE':>10} {'AGE':>6} {'VERDICT':<12} {'PROOF':<9} NAME: REASON"]
     for rung in ladder:
         assert rung.verdict is not None
         step = "-" if rung.step is None else str(rung.step)
-        line = f"{step:>10} {bytes_text(rung.identity.size):>10} {_age(rung.mtime_ns):>6} {rung.verdict.kind:<12}"
-        typer.echo(f"{line} {rung.verdict.proof or '-':<9} {shown(rung.name)}: {rung.verdict.reason}")
+        line = f"{step:>10} {bytes_text(rung.identity.size):>10} {_age(rung.mtime_ns):>6} {_judged(rung.verdict)}"
+        lines.append(f"{line} {shown(rung.name)}: {printable(rung.verdict.reason)}")
+    typer.echo("\n".join(lines))
+
+
+def _judged(verdict: Verdict) -> str:
+    """Verdict and proof in columns."""
+    return f"{verdict.kind:<12} {verdict.proof or '-':<9}"
+
+
+def _judged_ladder(directory: str, found: list[rungs.Rung], jobs: int | None) -> list[rungs.Rung]:
+    """The ladder, newest first, every rung judged: at once where the ledger remembers it, else on several threads."""
+    ledger = Ledger(directory)
+    recalled = [rungs.recalled(rung, ledger) or rung for rung in found]
+    unknown = [rung for rung in recalled if rung.verdict is None]
+    todo = [partial(rungs.judge, rung, ledger) for rung in unknown]
+    with closing(in_order(todo, sum(rung.identity.size for rung in unknown), jobs)) as more:
+        return choose.newest_first([*(rung for rung in recalled if rung.verdict is not None), *more])
 
 
 def _rung_fields(rung: rungs.Rung) -> dict[str, Any]:
@@ -105,12 +150,17 @@ def _age(mtime_ns: int) -> str:
 
 
 def latest(
-    directory: Annotated[str, typer.Argument(metavar="DIR", help="A checkpoint directory.")], pattern: Pattern = None
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="A checkpoint directory.")],
+    pattern: Pattern = None,
+    as_json: AsJson = False,
 ) -> None:
     """Print the path of the newest snapshot that is healthy or intact. Exit 3 when there is none."""
-    _scanned("latest", directory, pattern)
-    path = rungs.latest_healthy(directory, pattern)
-    if path is None:
+    found = _scanned("latest", directory, pattern)
+    with closing(in_order([partial(rungs.down_to_first_proven, found)], None)) as judged:
+        chosen = choose.choose(next(judged))
+    if chosen is None or chosen.verdict is None or not chosen.verdict.proven:
+        if as_json:
+            typer.echo("null")
         typer.echo(f"no healthy or intact snapshot in {shown(directory)}; `lastgood list` says why", err=True)
         sys.exit(ExitStatus.NO_HEALTHY_SNAPSHOT)
-    typer.echo(shown(os.fspath(path)))
+    typer.echo(json.dumps(_rung_fields(chosen), indent=1) if as_json else shown(os.fspath(chosen.path)))

@@ -5,6 +5,8 @@ import os
 
 def printable(text: str) -> str:
     """Text that nobody vouches for: what would end a line or move a terminal's cursor is shown as an escape."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 

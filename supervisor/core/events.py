@@ -96,6 +96,39 @@ class SnapshotGone:
 
 
 @dataclass(frozen=True)
+class SaveFailed:
+    """The trainer's own saving noted that a save failed. `errno` is the system's number, if it was the system."""
+
+    incarnation: int
+    step: int | None
+    name: str
+    reason: str
+    errno: int | None
+    blocking: bool
+
+
+@dataclass(frozen=True)
+class PassedOver:
+    """A snapshot that a trainer's own loading would not take: its verdict in a word, and why."""
+
+    name: str
+    verdict: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class TrainerFellBack:
+    """The trainer's own loading noted that it takes `chosen` instead of the `depth` newer ones it found bad."""
+
+    incarnation: int
+    newest_step: int | None
+    chosen: str
+    chosen_step: int | None
+    depth: int
+    rejected: tuple[PassedOver, ...]
+
+
+@dataclass(frozen=True)
 class TrainerExited:
     """The trainer's leader is dead. `fault` is the id of an injected fault aimed at it."""
 
@@ -138,6 +171,8 @@ Event = (
     | SnapshotJudged
     | SnapshotSealed
     | SnapshotGone
+    | SaveFailed
+    | TrainerFellBack
     | TrainerExited
     | TreeSwept
     | DeadlinePassed

@@ -16,6 +16,7 @@ from supervisor.core.events import (
     Event,
     LadderJudged,
     LadderUnreadable,
+    SaveFailed,
     SnapshotGone,
     SnapshotJudged,
     SnapshotSealed,
@@ -23,6 +24,7 @@ from supervisor.core.events import (
     StepReported,
     StopRequested,
     TrainerExited,
+    TrainerFellBack,
     TrainerSpawned,
     TreeSwept,
 )
@@ -65,6 +67,8 @@ TABLE: dict[type, dict[Phase, Action | str]] = {
     SnapshotJudged: _row(trainer_life.on_snapshot),
     SnapshotSealed: _row(trainer_life.on_sealed),
     SnapshotGone: _row(trainer_life.on_gone),
+    SaveFailed: _row(trainer_life.on_save_failed),
+    TrainerFellBack: _row(trainer_life.on_fell_back),
     TrainerExited: _row(starting=ending.on_exit, running=ending.on_exit, stopping=ending.on_exit),
     TreeSwept: _row(selecting=ending.on_swept, waiting=ending.on_swept),
     DeadlinePassed: _row(

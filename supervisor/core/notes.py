@@ -92,6 +92,30 @@ def rejected(rungs: Iterable[RungFact]) -> list[dict[str, str]]:
     ]
 
 
+def fallback(
+    *,
+    by: str,
+    newest_step: int | None,
+    chosen: str,
+    chosen_step: int | None,
+    reached: int | None,
+    depth: int,
+    rejected: list[dict[str, str]],
+) -> Record:
+    """The record of a fallback; `reached` is the highest step known of, -1 or None when there is none."""
+    lost = None if chosen_step is None or reached is None or reached < 0 else max(0, reached - chosen_step)
+    fields = {
+        "by": by,
+        "newest_step": newest_step,
+        "chosen_step": chosen_step,
+        "chosen": chosen,
+        "depth": depth,
+        "steps_lost": lost,
+        "rejected": rejected,
+    }
+    return Record("fallback.chosen", fields)
+
+
 def unproven_note(chosen: RungFact) -> tuple[Command, ...]:
     """Resuming from something without any proof is said loudly."""
     if chosen.verdict is None or chosen.verdict.kind is not Kind.UNPROVEN:

@@ -227,15 +227,16 @@ def _resume_from(state: State, chosen: RungFact, now: float, policy: Policy) -> 
     asides = _asides(newer, policy)
     newest_step = next((rung.step for rung in newer if rung.step is not None), None)
     reached = max((n for n in (newest_step, state.memory.reached) if n is not None), default=None)
-    fields = {
-        "newest_step": newest_step,
-        "chosen_step": chosen.step,
-        "chosen": chosen.name,
-        "depth": len(newer),
-        "steps_lost": None if reached is None or chosen.step is None else reached - chosen.step,
-        "rejected": notes.rejected(newer),
-    }
-    said = (Record("fallback.chosen", fields),) if state.tries == 0 else ()
+    record = notes.fallback(
+        by="supervisor",
+        newest_step=newest_step,
+        chosen=chosen.name,
+        chosen_step=chosen.step,
+        reached=reached,
+        depth=len(newer),
+        rejected=notes.rejected(newer),
+    )
+    said = (record,) if state.tries == 0 else ()
     if policy.resume is Resume.SELF and asides:
         return notes.joined(said, _clear_the_way(state, asides, now, policy))
     commands = (*said, *asides, *notes.unproven_note(chosen))

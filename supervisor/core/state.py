@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from lastgood.keep import Keep
 from supervisor.core.budget import Limits
-from supervisor.core.events import RungFact, TrainerExited
+from supervisor.core.events import RungFact, TrainerExited, TrainerFellBack
 from supervisor.core.memory import Memory
 
 
@@ -84,9 +84,10 @@ class Life:
 
     `low_steps` counts steps told in a row that lie below the resumed one; `finishing` says that its final snapshot is proven.
 
-    `resumed` is what it was told to resume from. `reported` and `loss` are the newest told. `signs` counts life signs,
-    `sign_at` is the time of the last one and `gap_seconds` the longest between two. `unsealed` are snapshots that await the
-    next life sign to be sealed. `checked` says that the first step was held against the resumed one.
+    `resumed` is what it was told to resume from, or what it may have chosen and said instead. `reported` and `loss` are the
+    newest told. `signs` counts life signs, `sign_at` is the time of the last one and `gap_seconds` the longest between two.
+    `unsealed` are snapshots that await the next life sign to be sealed. `checked` says that the first step was held against
+    the resumed one. `fell_back` is what its own loading noted last.
     """
 
     resumed: RungFact | None = None
@@ -100,6 +101,7 @@ class Life:
     sign_at: float = 0.0
     gap_seconds: float = 0.0
     unsealed: tuple[str, ...] = ()
+    fell_back: TrainerFellBack | None = None
 
 
 @dataclass(frozen=True)

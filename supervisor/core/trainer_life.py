@@ -10,10 +10,12 @@ from supervisor.core.events import (
     DeadlinePassed,
     Event,
     RungFact,
+    SaveFailed,
     SnapshotGone,
     SnapshotJudged,
     SnapshotSealed,
     StepReported,
+    TrainerFellBack,
     TrainerSpawned,
 )
 from supervisor.core.state import LIVE, Ending, Phase, Policy, Resume, State
@@ -176,6 +178,53 @@ def on_gone(state: State, event: Event, now: float, policy: Policy) -> Outcome:
     """Somebody, most likely the trainer's own rotation, took a snapshot away."""
     assert isinstance(event, SnapshotGone)
     return replace(state, rungs=tuple(rung for rung in state.rungs if rung.name != event.name)), ()
+
+
+def on_save_failed(state: State, event: Event, now: float, policy: Policy) -> Outcome:
+    """The trainer's own saving noted a failure: say so. Whether it goes on is the trainer's business."""
+    assert isinstance(event, SaveFailed)
+    fields = {
+        "name": event.name,
+        "step": event.step,
+        "reason": event.reason,
+        "errno": event.errno,
+        "blocking": event.blocking,
+    }
+    return state, (Record("save.failed", fields),)
+
+
+def on_fell_back(state: State, event: Event, now: float, policy: Policy) -> Outcome:
+    """The trainer's own loading passed over what it found bad: say so, once, however many of its processes noted it.
+
+    One that finds the newest itself, found the one meant for it bad and said so did not ignore it: its first step is held
+    against what it took instead. One that was told what to take has no such choice.
+    """
+    assert isinstance(event, TrainerFellBack)
+    if event == state.life.fell_back:
+        return state, ()
+    said = notes.fallback(
+        by="trainer",
+        newest_step=event.newest_step,
+        chosen=event.chosen,
+        chosen_step=event.chosen_step,
+        reached=notes.reached_step(state),
+        depth=event.depth,
+        rejected=[{"name": one.name, "verdict": one.verdict, "reason": one.reason} for one in event.rejected],
+    )
+    life = replace(state.life, fell_back=event)
+    taken = _taken_instead(state, event)
+    if policy.resume is Resume.SELF and taken is not None:
+        life = replace(life, resumed=taken, checked=life.checked or taken.step is None)
+    return replace(state, life=life), (said,)
+
+
+def _taken_instead(state: State, event: TrainerFellBack) -> RungFact | None:
+    """What the trainer goes on from, if that is a snapshot of the run that nobody found bad, and the one meant for it is bad."""
+    resumed = state.life.resumed
+    if resumed is None or all(one.name != resumed.name for one in event.rejected):
+        return None
+    taken = next((rung for rung in state.rungs if rung.name == event.chosen), None)
+    return taken if taken is not None and (taken.verdict is None or taken.verdict.usable) else None
 
 
 def on_deadline(state: State, event: Event, now: float, policy: Policy) -> Outcome:

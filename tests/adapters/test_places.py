@@ -4,6 +4,7 @@ import calendar
 import errno
 import json
 import os
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from lastgood.judging import verify
+from lastgood.lock import WriterLock
 from lastgood.publish import publish
 from lastgood.seal import Identity, bound_seal_path, bound_seal_text
 from lastgood.verdict import Kind
 from supervisor.adapters import places
-from supervisor.adapters.places import drop_orphaned_seals, prune, set_aside
+from supervisor.adapters.places import drop_orphaned_seals, prune, set_aside, sweep
 
 FINDING = {"name": "a.pt", "step": 7, "reason": "truncated: ends early", "sha256": None}
 
@@ -202,7 +204,7 @@ def test_a_cut_between_data_and_seal_leaves_an_orphan_that_is_dropped(
     before = tree(tmp_path)
 
     assert ["a.bin.sha256"] == drop_orphaned_seals(str(tmp_path))
-    assert {"a.bin.sha256"} == before - tree(tmp_path)
+    assert {"a.bin.sha256", ".lastgood/seals/a.bin.json"} == before - tree(tmp_path)
     assert set() == tree(tmp_path) - before
     assert [] == drop_orphaned_seals(str(tmp_path))
 
@@ -243,6 +245,72 @@ def test_orphans_of_a_directory_that_is_gone_raise(tmp_path: Path) -> None:
     """A directory that cannot be read is not one without orphans."""
     with pytest.raises(FileNotFoundError):
         drop_orphaned_seals(str(tmp_path / "nowhere"))
+
+
+def test_our_own_seals_go_with_their_snapshots(tmp_path: Path) -> None:
+    """What was removed while nobody looked leaves no seal behind; other files in that folder are none."""
+    for name in ("a.pt", "b.pt"):
+        make(tmp_path, name)
+    (tmp_path / ".lastgood" / "seals" / "a.pt").write_text("x")
+    (tmp_path / "a.pt").unlink()
+    drop_orphaned_seals(str(tmp_path))
+
+    assert {"a.pt", "b.pt.json"} == set(os.listdir(tmp_path / ".lastgood" / "seals"))
+
+
+def partial(folder: Path, name: str, pid: int) -> Path:
+    path = folder / f".{name}.partial-{pid}-0123abcd"
+    path.write_bytes(b"half of it")
+    return path
+
+
+@pytest.fixture
+def dead() -> int:
+    """The pid of a process that has ended."""
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    return process.pid
+
+
+def test_what_killed_writers_and_removals_left_is_swept(tmp_path: Path, dead: int) -> None:
+    """The space comes back, a seal whose data was being removed goes, and whole snapshots stay as they are."""
+    make(tmp_path)
+    whole = tree(tmp_path)
+    half = {partial(tmp_path, "a.pt", dead).name, partial(tmp_path, "b.pt", dead).name}
+    (tmp_path / "b.pt.sha256").write_bytes(b"0" * 64)
+    folder = tmp_path / f".step-3.partial-{dead}-0123abcd"
+    (folder / "shard").mkdir(parents=True)
+
+    assert {*half, folder.name} == set(sweep(str(tmp_path)))
+    assert {*whole, ".lastgood/writer.lock"} == tree(tmp_path)
+    assert [] == sweep(str(tmp_path))
+    lock = WriterLock(tmp_path)
+    lock.hold()
+    lock.release()
+
+
+def test_nothing_is_swept_while_somebody_writes(tmp_path: Path, dead: int) -> None:
+    """A partial of a living process, or the writer's lock in somebody's hands, keeps everything as it is."""
+    left = partial(tmp_path, "a.pt", dead)
+    lock = WriterLock(tmp_path)
+    lock.hold()
+    assert [] == sweep(str(tmp_path))
+    lock.release()
+    alive = partial(tmp_path, "b.pt", os.getppid())
+    assert [] == sweep(str(tmp_path))
+    assert left.exists()
+    alive.unlink()
+
+    assert [left.name] == sweep(str(tmp_path))
+
+
+def test_a_directory_without_leftovers_is_left_as_it_is(tmp_path: Path) -> None:
+    """No lock is taken and no folder made for nothing; a directory that is gone raises and is not made anew."""
+    assert [] == sweep(str(tmp_path))
+    assert set() == tree(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        sweep(str(tmp_path / "nowhere"))
+    assert set() == tree(tmp_path)
 
 
 def test_pruning_leaves_nothing_of_a_snapshot_and_all_of_the_others(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def save(number, frame):
     open(sys.argv[1], "w").write("saved")
     sys.exit(143)
 signal.signal(signal.SIGTERM, save)
-print("ready", flush=True)
+os.write(1, b"ready\\n")
 while True:
     time.sleep(60)
 """
@@ -259,12 +259,14 @@ def test_ask_to_stop_leaves_workers_alone(children, environment, tmp_path):
     """Only the trainer is asked, not its group: a worker that dies inside the save breaks it."""
     code = f"""
 import os, signal, subprocess, sys, time
-worker = subprocess.Popen(["sh", "-c", "trap 'touch {tmp_path}/termed' TERM; echo ready; read line; echo served"],
-                          stdin=subprocess.PIPE)
+worker = subprocess.Popen(["sh", "-c", "trap 'touch {tmp_path}/termed' TERM; echo; read line; echo served"],
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+worker.stdout.readline()
 def save(number, frame):
-    worker.communicate(b"go on\\n")
+    os.write(1, worker.communicate(b"go on\\n")[0])
     sys.exit(worker.returncode)
 signal.signal(signal.SIGTERM, save)
+os.write(1, b"ready\\n")
 while True:
     time.sleep(60)
 """

@@ -486,14 +486,41 @@ def test_a_lock_on_storage_that_does_not_answer_is_still_held(directory: str, mo
 
 
 def test_what_a_killed_supervisor_was_writing_goes_with_the_next_lock(directory: str) -> None:
-    """Half-written run.json and status.json are swept by whoever has the lock; files of others stay."""
+    """Half-written run.json and status.json are swept by whoever has the lock, the rest if its writer is dead."""
+    with subprocess.Popen(["true"]) as dead:
+        dead.wait()
     others = {".wanted.json.partial-1-0123abcd", "trainer.log", ".status.json", "run.json", "supervisor.lock"}
-    for name in {".run.json.partial-1-0123abcd", ".status.json.partial-22-89abcdef", *others}:
+    mine = {".run.json.partial-1-0123abcd", ".status.json.partial-22-89abcdef"}
+    left = {f".{name}.partial-{dead.pid}-0123abcd" for name in ("wanted.json", "probe")}
+    for name in mine | left | others:
         state(directory, name).write_text("x")
+    seals = state(directory, "seals")
+    seals.mkdir()
+    for name in ("a.pt.json", ".a.pt.json.partial-1-0123abcd", f".b.pt.json.partial-{dead.pid}-0123abcd"):
+        (seals / name).write_text("x")
     lock = statefile.lock(directory)
 
-    assert others == names(directory)
+    assert {*others, "seals"} == names(directory)
+    assert {"a.pt.json", ".a.pt.json.partial-1-0123abcd"} == set(os.listdir(seals))
     os.close(lock)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device"])
+def test_what_is_no_file_neither_holds_up_nor_feeds_who_reads(directory: str, kind: str) -> None:
+    """A pipe that nobody writes to, or a device without end, is refused where a file must be, and else is nothing."""
+    for name in ("run.json", "wanted.json", "status.json", "supervisor.lock"):
+        if kind == "fifo":
+            os.mkfifo(state(directory, name))
+        else:
+            state(directory, name).symlink_to("/dev/zero")
+
+    with pytest.raises(UsageError, match=r"run\.json: it cannot be read \(Not a regular file\); let it be a file"):
+        statefile.read_run(directory, 0.0)
+    with pytest.raises(UsageError, match=r"supervisor\.lock: the lock cannot be taken \(Not a regular file\)"):
+        statefile.lock(directory)
+    with pytest.raises(OSError, match="Not a regular file"):
+        statefile.read_status(directory)
+    assert (None, None) == (statefile.read_wanted(directory), statefile.holder(directory))
 
 
 def test_preparing_makes_the_folders_and_leaves_nothing(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What arrives is judged once it is whole, told once, and told again only when it is something else."""
 
 import errno
+import hashlib
 import os
 import shutil
 from collections.abc import Callable
@@ -231,6 +232,167 @@ def test_a_file_that_changed_after_its_verdict_is_told_again(
     assert [("step_5.pt", "truncated")] == settled(verifier, clock)
     os.replace(make_zip("step_5.tmp", step=6), path)
     assert [("step_5.pt", "intact")] == settled(verifier, clock)
+
+
+def seal_text_of(path: Path, content: bytes | None = None) -> str:
+    data = path.read_bytes() if content is None else content
+    return f"{hashlib.sha256(data).hexdigest()}  {path.name}\n"
+
+
+def test_a_seal_that_comes_late_gives_a_new_verdict(
+    verifier: Verifier, clock: Clock, tmp_path: Path, make_zip: MakeSnapshot
+) -> None:
+    """What was told as intact is told again as healthy once somebody sealed it, however slowly the seal was written."""
+    path = make_zip("step_5.pt")
+    seal = Path(f"{path}.sha256")
+    assert [("step_5.pt", "intact")] == settled(verifier, clock)
+    seal.touch()
+    assert [] == settled(verifier, clock)
+    seal.write_text(seal_text_of(path))
+    assert [("step_5.pt", "healthy")] == told(verifier)
+    assert [] == settled(verifier, clock)
+    seal.unlink()
+    assert [("step_5.pt", "intact")] == told(verifier)
+    assert ([], None) == verifier.look()
+
+
+def test_a_late_seal_that_condemns_is_given_the_time_in_which_its_bytes_may_come(
+    verifier: Verifier, clock: Clock, tmp_path: Path, make_zip: MakeSnapshot
+) -> None:
+    """A seal put in place before its data does not make the old data corrupt; one that stays does."""
+    path, new = make_zip("step_5.pt"), make_zip("new.tmp", step=6)
+    seal = Path(f"{path}.sha256")
+    assert [("step_5.pt", "intact")] == settled(verifier, clock)
+    seal.write_text(seal_text_of(path, new.read_bytes()))
+    assert [] == told(verifier, "step_5.pt")
+    os.replace(new, path)
+    assert [("step_5.pt", "healthy")] == settled(verifier, clock)
+
+    seal.write_text(seal_text_of(path, b"other bytes"))
+    assert [] == settled(verifier, clock), "a seal edited in place is not asked again about bytes that it had proven"
+    shutil.copy(seal, tmp_path / "seal.tmp")
+    os.replace(tmp_path / "seal.tmp", seal)
+    assert [("step_5.pt", "corrupt")] == settled(verifier, clock)
+    assert [] == settled(verifier, clock)
+
+
+def test_a_seal_that_condemned_for_a_moment_is_no_news(
+    verifier: Verifier, clock: Clock, make_zip: MakeSnapshot
+) -> None:
+    """Taken away again in time, it leaves neither a verdict nor a reason to look again."""
+    path = make_zip("step_5.pt")
+    assert [("step_5.pt", "intact")] == settled(verifier, clock)
+    Path(f"{path}.sha256").write_text(seal_text_of(path, b"other bytes"))
+    assert ([], SETTLE) == verifier.look()
+    Path(f"{path}.sha256").unlink()
+
+    assert ([], None) == verifier.look()
+    assert [] == settled(verifier, clock)
+
+
+def test_a_seal_that_says_the_same_costs_no_reading(
+    verifier: Verifier, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a name is overwritten its seal changes twice; bytes that both accept are told once and read once."""
+    path = sealed(tmp_path / "ckpt_1.pt")
+    assert [("ckpt_1.pt", "healthy")] == told(verifier)
+    with monkeypatch.context() as patch:
+        judged_as(patch, lambda path: pytest.fail(f"{path} was read again"))
+        for comment in ("# replaces " + "0" * 64 + "\n", ""):
+            other = tmp_path / "seal.tmp"
+            other.write_text(comment + seal_text_of(path))
+            os.replace(other, f"{path}.sha256")
+            assert [] == settled(verifier, clock)
+            assert set() == ladder(verifier)[1]
+
+
+def test_the_ladder_tells_what_was_sealed_unseen(
+    verifier: Verifier, clock: Clock, tmp_path: Path, make_zip: MakeSnapshot
+) -> None:
+    """A seal that came between the last look and the death makes a snapshot count as healthy, once."""
+    path = make_zip("step_5.pt")
+    assert [("step_5.pt", "intact")] == settled(verifier, clock)
+    Path(f"{path}.sha256").write_text(seal_text_of(path))
+
+    assert ([("step_5.pt", "healthy")], {"step_5.pt"}) == ladder(verifier)
+    assert set() == ladder(verifier)[1]
+    assert [] == settled(verifier, clock)
+
+
+def test_a_seal_beside_what_we_had_sealed_is_no_news(
+    verifier: Verifier, clock: Clock, tmp_path: Path, make_zip: MakeSnapshot
+) -> None:
+    """Healthy by our own seal or by a person's is healthy."""
+    path = make_zip("step_5.pt")
+    settled(verifier, clock)
+    assert None is not verifier.seal("step_5.pt")
+    Path(f"{path}.sha256").write_text(seal_text_of(path))
+
+    assert [] == settled(verifier, clock)
+
+
+def test_a_seal_that_cannot_be_read_says_nothing(
+    verifier: Verifier, clock: Clock, tmp_path: Path, make_zip: MakeSnapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An I/O error at a new seal ends no look: the bytes are judged again."""
+    path = sealed(tmp_path / "ckpt_1.pt")
+    assert [("ckpt_1.pt", "healthy")] == told(verifier)
+    Path(f"{path}.sha256").unlink()
+
+    def failing(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(module, "read_seal", failing)
+    assert [("ckpt_1.pt", "unproven")] == settled(verifier, clock)
+
+
+def test_the_seal_of_what_is_gone_goes_too(
+    verifier: Verifier, clock: Clock, tmp_path: Path, make_zip: MakeSnapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trainer that rotates its snapshots leaves no seals behind, however long it runs; another name's seal stays."""
+    for step in (5, 6):
+        make_zip(f"step_{step}.pt", step=step)
+    settled(verifier, clock)
+    for step in (5, 6):
+        assert None is not verifier.seal(f"step_{step}.pt")
+    (tmp_path / "step_5.pt").unlink()
+    assert [("step_5.pt", "gone")] == told(verifier)
+    assert ["step_6.pt.json"] == os.listdir(tmp_path / ".lastgood" / "seals")
+
+    def failing(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(module, "remove_if_there", failing)
+    (tmp_path / "step_6.pt").unlink()
+    assert [("step_6.pt", "gone")] == told(verifier)
+
+
+def test_the_seal_of_what_is_only_out_of_reach_stays(
+    verifier: Verifier, clock: Clock, tmp_path: Path, make_zip: MakeSnapshot
+) -> None:
+    """A link whose target's disk is away for a moment is as healthy as before when that is back."""
+    (tmp_path / "disk").mkdir()
+    make_zip("disk/step_5.pt")
+    (tmp_path / "step_5.pt").symlink_to("disk/step_5.pt")
+    settled(verifier, clock)
+    assert None is not verifier.seal("step_5.pt")
+    (tmp_path / "disk").rename(tmp_path / "away")
+    assert [("step_5.pt", "gone")] == told(verifier)
+    (tmp_path / "away").rename(tmp_path / "disk")
+
+    assert [("step_5.pt", "healthy")] == settled(verifier, clock)
+
+
+def test_a_pipe_in_the_ledgers_place_holds_nobody_up(
+    make_verifier: Callable[..., Verifier], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Verdicts are then not remembered, and given all the same."""
+    monkeypatch.setattr(rungs, "now_ns", lambda: 2**62)
+    (tmp_path / ".lastgood").mkdir()
+    os.mkfifo(tmp_path / ".lastgood" / "ledger")
+    sealed(tmp_path / "ckpt_1.pt")
+
+    assert [("ckpt_1.pt", "healthy")] == told(make_verifier())
 
 
 def test_a_new_mode_or_link_is_no_arrival(

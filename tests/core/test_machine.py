@@ -78,6 +78,8 @@ SAMPLES: dict[type, e.Event] = {
     e.SnapshotJudged: e.SnapshotJudged(rung(61)),
     e.SnapshotSealed: e.SnapshotSealed(rung(61)),
     e.SnapshotGone: e.SnapshotGone("ckpt_50.pt"),
+    e.SaveFailed: e.SaveFailed(1, 61, "ckpt_61.pt", "No space left on device", 28, True),
+    e.TrainerFellBack: e.TrainerFellBack(1, 50, "ckpt_40.pt", 40, 1, (e.PassedOver("ckpt_50.pt", "corrupt", "x"),)),
     e.TrainerExited: e.TrainerExited(1, None, 9),
     e.TreeSwept: e.TreeSwept(1),
     e.DeadlinePassed: e.DeadlinePassed(e.Deadline.RETRY, 1),
@@ -149,7 +151,9 @@ def test_a_fallback_sets_newer_ones_aside_and_says_everything_in_one_record() ->
     _, commands = step(state, ladder(*rungs), 0.0, POLICY)
     said = record(commands, "fallback.chosen")
 
-    assert (10000, 9000, 2, 1400) == tuple(said[k] for k in ("newest_step", "chosen_step", "depth", "steps_lost"))
+    assert ("supervisor", 10000, 9000, 2, 1400) == tuple(
+        said[k] for k in ("by", "newest_step", "chosen_step", "depth", "steps_lost")
+    )
     assert [("ckpt_10000.pt", "corrupt"), ("ckpt_9500.pt", "truncated")] == [
         (r["name"], r["verdict"]) for r in said["rejected"]
     ]
@@ -300,6 +304,86 @@ def test_where_the_pattern_is_a_guess_one_low_step_may_be_a_banner() -> None:
     assert (Phase.STARTING, ()) == (state.phase, commands)
     assert Phase.RUNNING is step(state, e.StepReported(1, 51, None), 1.0, policy)[0].phase
     assert Ending.IGNORED is step(state, e.StepReported(1, 6, None), 1.0, policy)[0].ending
+
+
+SELF = replace(POLICY, resume=Resume.SELF)
+
+
+def fell_back(chosen: str = "ckpt_40.pt", step: int | None = 40, passed: str = "ckpt_50.pt") -> e.TrainerFellBack:
+    """The trainer says that it takes `chosen`, since `passed` is bad."""
+    return e.TrainerFellBack(1, 50, chosen, step, 1, (e.PassedOver(passed, "corrupt", "its SHA-256 differs"),))
+
+
+def starting(*older: e.RungFact) -> State:
+    """A trainer that is meant to go on from step 50 and has said nothing yet."""
+    return replace(running(), phase=Phase.STARTING, life=Life(resumed=rung(50)), rungs=(rung(50), *older))
+
+
+def test_a_trainers_own_fallback_is_said_with_what_it_costs() -> None:
+    """One record, marked as the trainer's, counts the steps lost from the highest one reached."""
+    _, commands = step(running(), fell_back(), 1.0, POLICY)
+    rejected = [{"name": "ckpt_50.pt", "verdict": "corrupt", "reason": "its SHA-256 differs"}]
+
+    assert ["fallback.chosen"] == names(commands)
+    assert {
+        "by": "trainer", "newest_step": 50, "chosen": "ckpt_40.pt", "chosen_step": 40, "depth": 1, "steps_lost": 20,
+        "rejected": rejected,
+    } == record(commands, "fallback.chosen")  # fmt: skip
+    assert None is record(step(at(Phase.RUNNING), fell_back(), 1.0, POLICY)[1], "fallback.chosen")["steps_lost"]
+    unknown = step(running(), fell_back("last.pt", None), 1.0, POLICY)[1]
+    assert None is record(unknown, "fallback.chosen")["steps_lost"]
+
+
+def test_a_fallback_that_many_processes_note_is_said_once() -> None:
+    """Each rank of a trainer loads by itself; another fallback, or that of the next trainer, is said again."""
+    state, _ = step(running(), fell_back(), 1.0, POLICY)
+    assert (state, ()) == step(state, fell_back(), 1.0, POLICY)
+    assert ["fallback.chosen"] == names(step(state, fell_back("ckpt_30.pt", 30), 1.0, POLICY)[1])
+    assert ["fallback.chosen"] == names(step(replace(state, life=Life()), fell_back(), 1.0, POLICY)[1])
+
+
+def test_a_trainer_that_finds_the_newest_itself_may_fall_back_and_say_so() -> None:
+    """It found the one meant for it bad: its first step is held against what it took, which is in use from then on."""
+    state, _ = step(starting(rung(40), rung(30)), fell_back(), 1.0, SELF)
+    assert (40, False) == (state.life.resumed.step if state.life.resumed else None, state.life.checked)
+    assert Phase.RUNNING is step(state, e.StepReported(1, 41, None), 1.0, SELF)[0].phase
+    assert Ending.IGNORED is step(state, e.StepReported(1, 7, None), 1.0, SELF)[0].ending
+
+    quiet = e.RungFact("last.pt", None, 7)
+    state, _ = step(starting(quiet), fell_back("last.pt", None), 1.0, SELF)
+    assert Phase.RUNNING is step(state, e.StepReported(1, 7, None), 1.0, SELF)[0].phase
+
+
+@pytest.mark.parametrize(
+    ("policy", "note"),
+    [
+        (POLICY, fell_back()),
+        (SELF, fell_back("elsewhere.pt")),
+        (SELF, fell_back("ckpt_30.pt", 30)),
+        (SELF, fell_back(passed="ckpt_45.pt")),
+    ],
+    ids=["it was told what to take", "no snapshot of the run", "known to be bad", "not the one meant for it"],
+)
+def test_other_fallbacks_excuse_nothing(policy: Policy, note: e.TrainerFellBack) -> None:
+    """They are said, and a step below the one to resume from still ends the trainer."""
+    state, commands = step(starting(rung(40), rung(30, Kind.CORRUPT)), note, 1.0, policy)
+    assert ["fallback.chosen"] == names(commands)
+    state, commands = step(state, e.StepReported(1, 41, None), 1.0, policy)
+
+    assert Ending.IGNORED is state.ending
+    assert 50 == record(commands, "resume.ignored")["resumed_step"]
+
+
+@pytest.mark.parametrize("phase", sorted(set(Phase) - ENDS))
+def test_a_failed_save_is_said_and_changes_nothing(phase: Phase) -> None:
+    """What the trainer's saving noted is one record, also when it is heard after the trainer's death."""
+    state = running(phase=phase)
+    after, commands = step(state, SAMPLES[e.SaveFailed], 1.0, POLICY)
+
+    assert (state, ["save.failed"]) == (after, names(commands))
+    assert {
+        "name": "ckpt_61.pt", "step": 61, "reason": "No space left on device", "errno": 28, "blocking": True,
+    } == record(commands, "save.failed")  # fmt: skip
 
 
 def test_a_step_after_the_resumed_one_is_fine() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from lastgood import hashing
 from lastgood import publish as publishing
 from lastgood.checkpoint import CheckpointManager, save_checkpoint_atomic
 from lastgood.hashing import file_sha256
@@ -24,8 +25,8 @@ from supervisor.core.memory import Memory
 from tests.crash.states import ACKNOWLEDGED
 
 NEXT_STEP = 9
-WEIGHTS = 6000  # a snapshot then has several pages, which can be torn apart
-FEW_WEIGHTS = 1000
+WEIGHTS = 8000  # a snapshot then has several pages, which can be torn apart
+FEW_WEIGHTS = 4000
 
 Work = Callable[[], object]
 
@@ -106,6 +107,16 @@ def next_save(folder: str) -> Work:
 
 def save_and_prune(folder: str) -> Work:
     return _saving(run_of(folder), 3)
+
+
+def save_and_prune_hashed_first(folder: str) -> Work:
+    """As above, each chunk hashed before it is written: a garbled write shows in memory for as long as it takes."""
+
+    def give_and_wait(beside: hashing.Beside, chunk: memoryview) -> None:
+        hashing._take(beside._consume, chunk, beside._taken)
+
+    hashing.Beside.give = give_and_wait
+    return save_and_prune(folder)
 
 
 def save_behind_and_prune(folder: str) -> Work:

@@ -120,11 +120,12 @@ def _warm_up() -> None:
     """Do once what imports lazily, so that the trials show the operation and nothing else."""
     import torch
 
-    from lastgood import judging, ledger
+    from lastgood import hashing, judging, ledger
     from tests.crash import operations
 
     torch.set_num_threads(1)
     judging.RETRY_SECONDS = 0.0  # an injected error does not pass while one waits
+    hashing.CHUNK_BYTES, hashing.CHUNKS_MAX = 1024, 4  # a small snapshot is then written as a large one is, with its thread
     assert ledger.STILL_NS > 0
     ledger.STILL_NS = -(1 << 62)  # files just made are remembered too, so that every trial makes the same calls
     with tempfile.TemporaryDirectory() as folder:

@@ -152,7 +152,8 @@ def test_storage_that_keeps_other_bytes_than_it_got_is_found_out(
     (counted,) = server.trials(PRUNE.operation, [new_folder()], [Plan(kinds=writes)], template)
     points = [at for at, call in enumerate(counted.calls) if STATE_DIR not in call.path]
     folders = [new_folder() for _ in points]
-    trials = server.trials(PRUNE.operation, folders, [Plan("garble", at, kinds=writes) for at in points], template)
+    operation = operations.save_and_prune_hashed_first
+    trials = server.trials(operation, folders, [Plan("garble", at, kinds=writes) for at in points], template)
     silent = []
     for at, folder, trial in zip(points, folders, trials, strict=True):
         assert [at] == trial.fired

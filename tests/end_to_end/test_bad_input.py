@@ -1,5 +1,6 @@
 """A person's mistakes: one line that names the file, the key and the cure; exit 2; no traceback."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -131,3 +132,43 @@ def test_looking_at_nothing_is_a_usage_error(bench: Bench, command: str, tmp_pat
         done = bench.lastgood(command, name)
         assert (2, 1) == (done.returncode, len(done.stderr.strip().splitlines())), done.stderr
         assert name in done.stderr
+
+
+OPTIONAL = ("ledger", "wanted.json", "status.json", "faults.jsonl", "notes.jsonl", "seals/step_10.pt.json")
+
+
+def _something_else(bench: Bench, name: str, kind: str) -> None:
+    """Put a pipe, or a link to a device without end, in the place of a file of the supervisor's."""
+    path = bench.directory / ".lastgood" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    if kind == "fifo":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device"])
+@pytest.mark.parametrize("name", ["run.json", "supervisor.lock"])
+def test_what_must_be_a_file_and_is_none_is_refused(bench: Bench, name: str, kind: str) -> None:
+    """A pipe or a device in the place of what must last neither holds up nor feeds the supervisor: one line, exit 2."""
+    _something_else(bench, name, kind)
+    done = bench.lastgood(*bench.command("--steps=20"), timeout=30)
+
+    assert (2, 1) == (done.returncode, len(done.stderr.strip().splitlines())), done.stderr
+    assert f"{name}: " in done.stderr
+    assert "Not a regular file" in done.stderr
+    assert not (bench.directory / "starts.txt").exists()
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device"])
+def test_what_can_be_done_without_holds_nobody_up(bench: Bench, kind: str) -> None:
+    """A pipe or a device in the place of the supervisor's other files counts for nothing, and the run goes on."""
+    assert 0 == bench.run("--steps=10")
+    for name in OPTIONAL:
+        _something_else(bench, name, kind)
+    done = bench.lastgood(*bench.command("--steps=20", sets=("run.final_step=20",)), timeout=30)
+
+    assert 0 == done.returncode, done.stderr
+    assert ["0", "10"] == bench.starts()
+    assert 0 == bench.lastgood("list", str(bench.directory), timeout=30).returncode

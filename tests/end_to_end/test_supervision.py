@@ -497,6 +497,27 @@ def test_one_odd_file_ends_no_supervisor(bench: Bench) -> None:
     assert ["0", "10"] == bench.starts()
 
 
+def test_what_killed_processes_left_half_done_goes_at_the_next_start(bench: Bench) -> None:
+    """Partials of the dead and seals of what is gone take no space for ever; a stranger's unfinished file stays."""
+    assert 0 == bench.run("--steps=10")
+    with subprocess.Popen(["true"]) as dead:
+        dead.wait()
+    partial, state = f"partial-{dead.pid}-0123abcd", bench.directory / ".lastgood"
+    left = [
+        bench.directory / f".step_5.pt.{partial}",
+        state / f".wanted.json.{partial}",
+        state / "seals" / f".step_5.pt.json.{partial}",
+        state / "seals" / "step_4.pt.json",
+    ]
+    stays = bench.directory / "step_99.pt.tmp"
+    for path in (*left, stays):
+        path.write_text("half")
+
+    assert 0 == bench.run("--steps=20", sets=("run.final_step=20",))
+    assert ([], True) == ([path for path in left if path.exists()], stays.exists())
+    assert ["0", "10"] == bench.starts()
+
+
 def test_snapshots_do_not_pile_up_over_deaths(bench: Bench) -> None:
     """Retention keeps its number however often the trainer dies."""
     process = bench.start(*bench.command("--steps=10000", "--pause=0.01", sets=("checkpoints.keep.last=2",)))

@@ -2,10 +2,14 @@
 
 import os
 import random
+import signal
 import subprocess
 import sys
+import threading
 import warnings
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +20,20 @@ import torch
 from lastgood import (
     CheckpointManager,
     capture_rng_state,
+    hashing,
     restore_rng_state,
     safe_load_checkpoint,
     save_checkpoint_atomic,
     verify,
 )
-from lastgood.checkpoint import load_plain_state_dict
+from lastgood import publish as publishing
+from lastgood.payload import load_plain_state_dict, plain_state_dict
+from lastgood.publish import publish
 from lastgood.rungs import scan
 from lastgood.verdict import Kind, Proof
 from tests.conftest import flip_bit
+
+ROOT = Path(__file__).parents[2]
 
 
 class Net(torch.nn.Module):
@@ -157,10 +166,11 @@ def test_a_save_that_does_not_read_back_prunes_nothing(tmp_path: Path, monkeypat
     for step in (1, 2):
         manager.save(step, *trained(1))
     manager.wait()
-    monkeypatch.setattr("lastgood.checkpoint.file_sha256", lambda path: "0" * 64)
+    real = publishing._Whole.write
+    monkeypatch.setattr(publishing._Whole, "write", lambda raw, view: real(raw, memoryview(bytes(view)[::-1])))
     manager.save(3, *trained(1))
 
-    with pytest.raises(OSError, match="does not read back"):
+    with pytest.raises(OSError, match=r"does not read back as it was written .*nothing was pruned"):
         manager.close()
     assert [3, 2, 1] == [rung.step for rung in scan(tmp_path)]
 
@@ -259,6 +269,213 @@ def test_a_failed_non_blocking_save_is_raised_at_the_next_call(tmp_path: Path, m
     assert [4, 1] == [rung.step for rung in scan(tmp_path)]
 
 
+def test_a_failed_non_blocking_save_is_said_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log has it when it happens: the next call may be an hour away, or never come."""
+    manager = CheckpointManager(tmp_path)
+    monkeypatch.setattr("lastgood.checkpoint.publish", failing)
+    manager.save(2, *trained(1), blocking=False)
+    manager._worker.join()
+
+    assert [("ERROR", True)] == [
+        (one.levelname, "ckpt_00000002.pt: [Errno 28]" in one.message) for one in caplog.records
+    ]
+    with pytest.raises(OSError, match="No space left"):
+        manager.close()
+
+
+def failing(*_: object) -> None:
+    """A publication on a full disk."""
+    raise OSError(28, "No space left on device")
+
+
+def test_a_process_that_ends_without_closing_says_what_failed_and_finishes_what_did_not(tmp_path: Path) -> None:
+    """A save in the background of the last line of a script is published and confirmed; one that fails is not silent."""
+    torch.save({"w": torch.ones(2_000_000)}, tmp_path / "ckpt_00000001.pt")
+    code = f"""
+import torch, lastgood.checkpoint as checkpoint
+model = torch.nn.Linear(600, 2000)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+manager = checkpoint.CheckpointManager({str(tmp_path)!r}, max_to_keep=2)
+manager.save(2, model, optimizer, blocking=False)
+manager.wait()
+other = checkpoint.CheckpointManager({str(tmp_path / "other")!r})
+real = checkpoint.publish
+def publish(path, write):
+    if "other" in str(path):
+        raise OSError(28, "No space left on device")
+    return real(path, write)
+checkpoint.publish = publish
+other.save(9, model, optimizer, blocking=False)
+manager.save(3, model, optimizer, blocking=False)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=100)
+    where = tmp_path / "other" / "ckpt_00000009.pt"
+
+    assert (0, f"in the background of saving {where}: [Errno 28] No space left on device\n") == (
+        ended.returncode,
+        ended.stderr,
+    )
+    assert [(3, Kind.HEALTHY), (2, Kind.HEALTHY)] == [(rung.step, verify(rung.path).kind) for rung in scan(tmp_path)]
+
+
+def test_a_second_save_waits_for_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two at a time would share the memory that the state is copied to."""
+    goes_on, order = threading.Event(), []
+
+    def slow(path: Path, write: Any) -> Any:
+        order.append(f"{Path(path).name} begins")
+        goes_on.wait(60)
+        done = publish(path, write)
+        order.append(f"{Path(path).name} ends")
+        return done
+
+    monkeypatch.setattr("lastgood.checkpoint.publish", slow)
+    manager = CheckpointManager(tmp_path)
+    manager.save(1, *trained(1), blocking=False)
+    threading.Timer(0.2, goes_on.set).start()
+    manager.save(2, *trained(1), blocking=False)
+    manager.close()
+
+    assert [f"ckpt_0000000{step}.pt {what}" for step in (1, 2) for what in ("begins", "ends")] == order
+
+
+def test_where_no_thread_can_be_had_the_background_is_done_at_the_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A limit on threads costs time, not snapshots."""
+
+    def none(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    manager = CheckpointManager(tmp_path, max_to_keep=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", none)
+        for step in (1, 2, 3):
+            manager.save(step, *trained(1), blocking=step != 2)
+    manager.close()
+
+    assert [3, 2] == [rung.step for rung in scan(tmp_path)]
+
+
+def test_the_end_of_a_with_block_closes(tmp_path: Path) -> None:
+    """The background is finished and the directory is free for the next writer."""
+    with CheckpointManager(tmp_path) as manager:
+        manager.save(1, *trained(1), blocking=False)
+
+    assert [1] == [rung.step for rung in scan(tmp_path)]
+    with CheckpointManager(tmp_path) as other:
+        other.save(2, *trained(1))
+
+
+def test_what_ended_a_with_block_is_not_hidden_by_the_background(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The block's own error comes out; without one, that of the background does."""
+    monkeypatch.setattr("lastgood.checkpoint.publish", failing)
+
+    def block(value: int) -> None:
+        with CheckpointManager(tmp_path) as manager:
+            manager.save(1, *trained(1), blocking=False)
+            assert 1 // value
+
+    with pytest.raises(ZeroDivisionError):
+        block(0)
+    with pytest.raises(OSError, match="No space left"):
+        block(1)
+
+
+@pytest.mark.parametrize(
+    ("step", "error", "says"),
+    [
+        (-1, ValueError, "from 0 to 9,223,372,036,854,775,807, not -1"),
+        (1 << 63, ValueError, "not 9,223,372,036,854,775,808"),
+        ("7", TypeError, r"not '7' \(str\)"),
+        (True, TypeError, r"not True \(bool\)"),
+        (7.0, TypeError, r"not 7\.0 \(float\)"),
+        (None, TypeError, r"not None \(NoneType\)"),
+    ],
+)
+def test_a_step_that_is_none_is_refused_with_the_reason(
+    tmp_path: Path, step: Any, error: type[Exception], says: str
+) -> None:
+    """No name is made of it, and nothing is touched."""
+    with pytest.raises(error, match=says):
+        CheckpointManager(tmp_path / "new").save(step, *trained(1))
+    assert [] == list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("step", [np.int64(7), torch.tensor(7), 0, (1 << 63) - 1])
+def test_any_whole_number_is_a_step(tmp_path: Path, step: Any) -> None:
+    """Whoever counts with numpy or torch saves under a plain number."""
+    with CheckpointManager(tmp_path) as manager:
+        path = manager.save(step, *trained(1))
+
+    assert (int(step), int) == ((saved := safe_load_checkpoint(tmp_path))["iter_num"], type(saved["iter_num"]))
+    assert f"ckpt_{int(step):08d}.pt" == path.name
+
+
+def test_a_snapshot_with_parts_missing_restores_the_others_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after a salvage: the optimizer given stays as it is, which is logged; without a model there is nothing to go on from."""
+    model, optimizer = trained()
+    save_checkpoint_atomic({"model": model.state_dict(), "rng": {"python": None}}, tmp_path / "ckpt_1.pt")
+    other, its_optimizer = trained(1)
+    before = its_optimizer.state_dict()["state"][0]["exp_avg"].clone()
+    CheckpointManager(tmp_path).load_latest(other, its_optimizer)
+
+    assert torch.equal(model.body.weight, other.body.weight)
+    assert torch.equal(before, its_optimizer.state_dict()["state"][0]["exp_avg"])
+    assert ["the snapshot holds no optimizer: the one given stays as it is"] == [one.message for one in caplog.records]
+
+    save_checkpoint_atomic({"optimizer": optimizer.state_dict(), "step": 2}, tmp_path / "ckpt_2.pt")
+    with pytest.raises(RuntimeError, match="holds no model; it has optimizer, step"):
+        CheckpointManager(tmp_path).load_latest(other)
+
+
+@pytest.mark.parametrize("lost", ["torch", "numpy", "python"])
+def test_generators_that_are_there_are_restored_without_the_others(lost: str) -> None:
+    """A state that lacks one gives back the rest, and names them."""
+    state = capture_rng_state()
+    del state[lost]
+    first = {"torch": torch.rand(2).tolist(), "numpy": np.random.rand(2).tolist(), "python": [random.random()]}
+    restored = restore_rng_state(state)
+    again = {"torch": torch.rand(2).tolist(), "numpy": np.random.rand(2).tolist(), "python": [random.random()]}
+
+    assert [name for name in ("torch", "numpy", "python") if name != lost] == restored
+    assert restored == [name for name in first if first[name] == again[name]]
+
+
+def test_a_generator_that_cannot_be_restored_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    """States of more CUDA devices than there are, and a state of numpy that lost its tensor, are another sequence."""
+    state = capture_rng_state()
+    state["cuda"] = [torch.zeros(16, dtype=torch.uint8)] * 99
+    del state["numpy"]["keys"]
+
+    assert ["torch", "python"] == restore_rng_state(state)
+    assert ["not restored of the random generators: cuda, numpy"] == [one.message for one in caplog.records]
+
+
+def test_modules_learn_the_version_of_what_they_load_through_any_wrapper() -> None:
+    """`_metadata` goes along under plain names and comes back under those of the model."""
+
+    class Versioned(torch.nn.Linear):
+        _version = 3
+
+        def _load_from_state_dict(self, state: Any, prefix: str, local_metadata: Any, *rest: Any) -> None:
+            self.met = local_metadata.get("version")
+            super()._load_from_state_dict(state, prefix, local_metadata, *rest)
+
+    saved = plain_state_dict(torch.nn.DataParallel(torch.nn.Sequential(Versioned(2, 2))))
+    model = torch.nn.DataParallel(torch.nn.Sequential(Versioned(2, 2)))
+    load_plain_state_dict(model, saved)
+
+    assert {"", "0"} == set(saved._metadata)
+    assert 3 == model.module[0].met
+
+
 @pytest.mark.parametrize("prefix", ["", "_orig_mod.", "module.", "_orig_mod.module.", "module._orig_mod."])
 def test_wrappers_leave_no_trace(prefix: str) -> None:
     """A state saved under any wrappers loads into the plain model, with nothing missing and nothing unexpected."""
@@ -294,7 +511,7 @@ def test_forked_children_do_not_keep_the_lock(tmp_path: Path) -> None:
     """A DataLoader worker that outlives its trainer does not hold the directory."""
     code = f"""
 import os, sys, time, torch
-sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+sys.path.insert(0, {str(ROOT)!r})
 from lastgood import CheckpointManager
 model = torch.nn.Linear(1, 1)
 manager = CheckpointManager({str(tmp_path)!r})
@@ -358,7 +575,7 @@ def test_what_torch_writes_is_never_rejected(tmp_path: Path, kind: str, sealed: 
     """Every kind of content that people save is healthy with a seal and intact without."""
     path = tmp_path / "ckpt_1.pt"
     if sealed:
-        save_checkpoint_atomic({"value": SHAPES[kind]}, path)
+        publish(path, lambda file: torch.save({"value": SHAPES[kind]}, file))
     else:
         torch.save({"value": SHAPES[kind]}, path)
 
@@ -405,3 +622,54 @@ def test_a_deep_look_finds_nan_and_names_the_tensor(tmp_path: Path) -> None:
 
     (tmp_path / "state_3.json").write_text("{}")
     assert "not looked into" in verify(tmp_path / "state_3.json", deep=True).reason
+
+
+@pytest.mark.filterwarnings("ignore")  # of what torch leaves behind when it is interrupted
+@pytest.mark.parametrize("mistake", [KeyboardInterrupt(), SystemExit(143)])
+def test_a_signal_in_mid_save_comes_out_as_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: BaseException
+) -> None:
+    """Ctrl-C and a handler that exits are no RuntimeError of torch's; the old snapshot stays, no partial and no thread does."""
+    monkeypatch.setattr(hashing, "CHUNK_BYTES", 512)
+    model, optimizer = trained(1)
+    manager = CheckpointManager(tmp_path)
+    manager.save(1, model, optimizer)
+    manager.wait()
+    before = {path.name: path.read_bytes() for path in tmp_path.glob("ckpt*")}
+    real, calls, due = publishing._Whole.write, [], [0]
+
+    def write(raw: Any, view: memoryview) -> int:
+        calls.append(None)
+        if len(calls) == due[0]:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return real(raw, view)
+
+    monkeypatch.setattr(publishing._Whole, "write", write)
+    manager.save(2, model, optimizer)
+    manager.wait()
+    (tmp_path / "ckpt_00000002.pt").unlink()
+    (tmp_path / "ckpt_00000002.pt.sha256").unlink()
+    points = len(calls)
+    for due[0] in range(1, points + 1):
+        calls.clear()
+        with signalled(mistake), pytest.raises(type(mistake)) as caught:
+            manager.save(1, model, optimizer)
+        assert mistake is caught.value
+        assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    manager.close()
+    assert points > 10
+    assert "lastgood-beside" not in {thread.name for thread in threading.enumerate()}
+
+
+@contextmanager
+def signalled(mistake: BaseException) -> Iterator[None]:
+    """Inside, SIGUSR1 raises it."""
+
+    def handler(_number: int, _frame: object) -> None:
+        raise mistake
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, before)

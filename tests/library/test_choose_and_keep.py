@@ -1,6 +1,8 @@
 """Order, choice and retention: tables and laws."""
 
 from dataclasses import dataclass, replace
+from itertools import combinations
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -24,9 +26,16 @@ def rung(step: int | None, kind: Kind | None = Kind.HEALTHY, mtime_ns: int = 0) 
     return Rung(f"ckpt_{step}_{mtime_ns}", step, mtime_ns, verdict)
 
 
-ladders = st.lists(
-    st.builds(rung, st.none() | st.integers(0, 50), st.none() | st.sampled_from(Kind), st.integers(0, 3)), max_size=12
-).map(newest_first)
+USABLE = {Kind.HEALTHY, Kind.INTACT, Kind.UNPROVEN}
+
+verdicts = st.sampled_from([None, *Kind, *[Kind.HEALTHY, Kind.INTACT] * 5])  # good ones are the most, as they should be
+
+directories = st.lists(st.builds(rung, st.none() | st.integers(0, 50), verdicts, st.integers(0, 3)), max_size=12).map(
+    lambda rungs: [replace(one, name=f"{one.name}_{number}") for number, one in enumerate(rungs)]
+)
+"""Rungs as a directory holds them: steps and times may be equal, names are not."""
+
+ladders = directories.map(newest_first)
 
 
 def test_order_is_by_number_not_by_text() -> None:
@@ -41,6 +50,23 @@ def test_time_breaks_ties_and_no_step_comes_last() -> None:
     a, b, c = rung(5, mtime_ns=1), rung(5, mtime_ns=2), rung(None, mtime_ns=9)
 
     assert [b, a, c] == newest_first([c, a, b])
+
+
+@given(directories, st.randoms(use_true_random=False))
+def test_the_order_is_the_same_however_a_directory_is_listed(rungs: list[Rung], shuffler: Random) -> None:
+    """Nothing is lost, and of any two the higher step comes first, then the later written, then the later name."""
+    ladder = newest_first(rungs)
+    shuffled = list(rungs)
+    shuffler.shuffle(shuffled)
+
+    assert ladder == newest_first(shuffled)
+    assert {one.name for one in rungs} == {one.name for one in ladder}
+    for newer, older in combinations(ladder, 2):
+        assert (newer.step is None) <= (older.step is None)
+        if newer.step is not None and older.step is not None:
+            assert newer.step >= older.step
+        if newer.step == older.step:
+            assert (newer.mtime_ns, newer.name) > (older.mtime_ns, older.name)
 
 
 def test_the_walk_goes_back_by_number_until_one_is_good() -> None:
@@ -67,27 +93,69 @@ def test_what_is_chosen_is_the_newest_of_the_best_kind_there_is(ladder: list[Run
     assert chosen == next(iter(proven or usable), None)
 
 
-@given(ladders, st.integers(0, 50))
-def test_an_older_snapshot_never_changes_the_choice(ladder: list[Rung], step: int) -> None:
+@given(ladders, st.integers(1, 50), st.none() | st.sampled_from(Kind))
+def test_an_older_snapshot_never_changes_the_choice(ladder: list[Rung], step: int, kind: Kind | None) -> None:
     """Adding a rung older than a proven choice leaves the choice as it was."""
+    ladder = newest_first([*ladder, replace(rung(step), name="proven")])
     chosen = choose(ladder)
-    if chosen is None or chosen.verdict is None or not chosen.verdict.proven or chosen.step is None:
-        return
-    older = replace(rung(min(step, chosen.step) - 1), name="older")
+    assert chosen is not None
+    assert chosen.step is not None
+    older = replace(rung(chosen.step - 1, kind), name="older")
 
     assert chosen == choose(newest_first([*ladder, older]))
 
 
-@given(ladders, st.integers(2, 5), st.integers(0, 10))
-def test_retention_never_takes_the_two_newest_proven_nor_anything_unproven(
-    ladder: list[Rung], last: int, every: int
-) -> None:
-    """What may go is proven, is not among the newest `last`, and is not on the kept schedule."""
-    gone = expendable(ladder, Keep(last, every))
-    proven = [r for r in ladder if r.verdict and r.verdict.proven]
+@given(ladders, st.integers(0, 50))
+def test_what_is_not_usable_never_changes_the_choice(ladder: list[Rung], step: int) -> None:
+    """Any number of bad, unreadable, incompatible or unjudged rungs may come: the choice stays."""
+    others = [replace(rung(step, kind), name=f"other_{kind}") for kind in [None, *Kind] if kind not in USABLE]
 
-    assert set() == {r.name for r in gone} - {r.name for r in proven[last:]}
-    assert all(every == 0 or r.step is None or r.step % every for r in gone)
+    assert choose(ladder) == choose(newest_first([*ladder, *others]))
+
+
+keeps = st.builds(Keep, st.integers(2, 5), st.integers(0, 10))
+
+
+@given(ladders, keeps, st.data())
+def test_what_may_go_is_old_proven_unused_and_on_no_schedule(
+    ladder: list[Rung], keep: Keep, data: st.DataObject
+) -> None:
+    """It is none of the newest kept, least of all of the two newest proven, and whatever else is there has no say in it."""
+    names = [one.name for one in ladder]
+    in_use = set(data.draw(st.lists(st.sampled_from(names), max_size=4))) if names else set()
+    gone = expendable(ladder, keep, in_use)
+    proven = [one for one in ladder if one.verdict and one.verdict.proven]
+
+    assert set() == {one.name for one in gone} - {one.name for one in proven[max(2, keep.last) :]}
+    assert set() == {one.name for one in gone} & in_use
+    assert all(keep.every == 0 or one.step is None or one.step % keep.every for one in gone)
+    assert gone == list(reversed([one for one in ladder if one in gone])), (
+        "a pruning cut short must have taken the oldest"
+    )
+    assert gone == expendable(proven, keep, in_use)
+
+
+@given(ladders, keeps)
+def test_retention_done_twice_takes_nothing_more(ladder: list[Rung], keep: Keep) -> None:
+    """What is left after a pruning is what is to be kept, cut short or not; and no more proven ones than were asked for."""
+    gone = expendable(ladder, keep)
+    for done in range(len(gone) + 1):
+        left = [one for one in ladder if one not in gone[:done]]
+
+        assert gone[done:] == expendable(left, keep)
+    unscheduled = [
+        r
+        for r in left
+        if r.verdict and r.verdict.proven and not (keep.every and r.step is not None and r.step % keep.every == 0)
+    ]
+    assert keep.last >= len(unscheduled)
+
+
+def test_milestones_stay() -> None:
+    """Of the old ones those on the schedule are kept, and what tells no step is on none."""
+    ladder = newest_first([rung(None), *(rung(step) for step in range(0, 60, 5))])
+
+    assert [None, 5, 15, 25, 35, 45] == [r.step for r in expendable(ladder, Keep(2, every=10))]
 
 
 def test_what_is_in_use_stays() -> None:

@@ -326,3 +326,24 @@ def test_a_format_that_raises_anything_is_no_danger(make_zip: MakeSnapshot, monk
         verify(make_zip("a.pt")).kind,
         "KeyError" in verify(make_zip("b.pt")).reason,
     )
+
+
+@pytest.mark.parametrize(
+    ("note", "kind"),
+    [
+        ({"source": "a.pt", "lost": ["w"]}, Kind.INCOMPLETE),
+        ({"source": ["deep"], "lost": ["w"]}, Kind.INCOMPLETE),
+        ({"source": "x" * 100_000, "lost": ["w"]}, Kind.INCOMPLETE),
+        ({"lost": []}, Kind.INTACT),
+        ({"lost": 5}, Kind.INTACT),
+        (["lost"], Kind.INTACT),
+    ],
+)
+def test_a_note_of_a_salvage_may_say_anything(tmp_path: Path, note: object, kind: Kind) -> None:
+    """Whatever somebody put where a salvage says what is lost, there is a verdict, and its reason is short."""
+    path = tmp_path / "ckpt_00000001.pt"
+    with zipfile.ZipFile(path, "w") as out:
+        out.writestr("ck/data.pkl", pickle.dumps({"iter_num": 1, "lastgood_salvage": note}, 2))
+    verdict = verify(path)
+
+    assert (kind, True) == (verdict.kind, len(verdict.reason) < 500)

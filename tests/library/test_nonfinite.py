@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 from lastgood import nonfinite
 from lastgood.formats import DamageError
 from lastgood.nonfinite import NonFinite, ScanError, poisoned, scan, scan_in_child
+from lastgood.pickles import PickleError
+from tests.library.made import FORMATS, safetensors, saved
 
 FLOATS = [
     "float64", "float32", "float16", "bfloat16", "complex32", "complex64", "complex128",
@@ -113,6 +115,63 @@ def test_one_nan_is_found_wherever_it_is(dtype: torch.dtype, where: str) -> None
     tensor[index] = NAN
 
     assert [NonFinite("w", str(dtype).removeprefix("torch."), 1, 0, index)] == scanned({"w": tensor})
+
+
+SAFETENSORS = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "C64": "complex64", "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2", "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz", "F8_E8M0": "float8_e8m0fnu",
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+@pytest.mark.parametrize("way", FORMATS)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_every_format_of_torch_is_looked_into(tmp_path: Path, dtype: str, way: str) -> None:
+    """The NaN of each type, behind other tensors and in a view of a storage, found by the child process by its name."""
+    nan = torch.tensor([255, 255] * 8, dtype=torch.uint8).view(getattr(torch, dtype))
+    nan = torch.tensor([0x80] * 16, dtype=torch.uint8).view(nan.dtype) if dtype.endswith("fnuz") else nan
+    clean = torch.zeros(48, dtype=torch.uint8).view(nan.dtype)
+    whole = torch.cat([clean.view(torch.uint8), nan.view(torch.uint8), clean.view(torch.uint8)]).view(nan.dtype)
+    path = saved(tmp_path / "a.pt", {"model": {"clean": clean, "bad": whole}, "part": whole[len(clean) :], "n": 3}, way)
+
+    expected = [
+        NonFinite("model.bad", dtype, len(nan), 0, len(clean)),
+        NonFinite("part", dtype, len(nan), 0, 0),
+    ]
+    assert expected == scan_in_child(path, 60)
+
+
+@pytest.mark.parametrize("dtype", SAFETENSORS)
+def test_safetensors_are_looked_into(tmp_path: Path, dtype: str) -> None:
+    """The NaN of each type, behind another tensor, found by the child process by its name; other types have none."""
+    name = SAFETENSORS[dtype]
+    nan = b"\x80" * 16 if name.endswith("fnuz") else b"\xff" * 16
+    count = 16 // getattr(torch, name).itemsize
+    tensors = {
+        "clean": (dtype, [count], bytes(16)),
+        "model.bad": (dtype, [2, count], bytes(16) + nan),
+        "ints": ("U8", [16], nan),
+        "small": ("F4", [32], b"\xff" * 16),
+    }
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(safetensors(tensors))
+
+    assert [NonFinite("model.bad", name, count, 0, count)] == scan_in_child(path, 60)
+
+
+@pytest.mark.parametrize("cut", [1, 30, 4000])
+def test_a_cut_file_of_any_format_is_an_error(tmp_path: Path, cut: int) -> None:
+    """Tensors that are not there are not called clean."""
+    tensors = {"a": torch.full((4000,), NAN), "b": torch.ones(20)}
+    for way in FORMATS:
+        saved(tmp_path / way, tensors, way)
+    (tmp_path / "safetensors").write_bytes(
+        safetensors({"a": ("F32", [4000], bytes(16000)), "b": ("F32", [2], bytes(8))})
+    )
+    for path in list(tmp_path.iterdir()):
+        path.write_bytes(path.read_bytes()[:-cut])
+        with pytest.raises((DamageError, PickleError)):
+            scan(path)
 
 
 def test_large_numbers_are_finite() -> None:

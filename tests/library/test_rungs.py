@@ -9,7 +9,7 @@ import pytest
 
 import lastgood
 from lastgood.ledger import STILL_NS, Ledger, SealStamp, now_ns
-from lastgood.rungs import Rung, down_to_first_proven, ever_held_one, judge, ladder, latest_healthy, scan
+from lastgood.rungs import Rung, down_to_first_proven, ever_held_one, judge, ladder, latest_healthy, recalled, scan
 from lastgood.seal import Identity
 from lastgood.verdict import Kind, Proof, Verdict
 from tests.conftest import MakeSnapshot, flip_bit
@@ -52,6 +52,31 @@ def test_links_are_resolved_and_counted_once(make_zip: MakeSnapshot, tmp_path: P
     (tmp_path / "gone_8.pt").symlink_to(tmp_path / "nothing")
 
     assert ["ckpt_7.pt"] == [rung.name for rung in scan(tmp_path)]
+
+
+def test_pipes_and_sockets_are_no_candidates(make_zip: MakeSnapshot, tmp_path: Path) -> None:
+    """Whatever they are called: there is nothing to judge, and opening one could wait for ever."""
+    make_zip("ckpt_1.pt")
+    os.mkfifo(tmp_path / "ckpt_2.pt")
+
+    assert ["ckpt_1.pt"] == [rung.name for rung in scan(tmp_path)]
+
+
+@pytest.mark.parametrize("pattern", [None, r"ckpt_(\d+)\.pt"])
+def test_what_a_link_of_any_name_leads_to_is_known_to_be_linked(
+    make_zip: MakeSnapshot, tmp_path: Path, pattern: str | None
+) -> None:
+    """Also where the link is no candidate itself; so that nobody takes away what it leads to."""
+    for step in (1, 2, 3):
+        make_zip(f"ckpt_{step}.pt", step)
+    (tmp_path / "best").symlink_to("ckpt_1.pt")
+    (tmp_path / "latest.pt").symlink_to(tmp_path / "ckpt_3.pt")
+    (tmp_path / "broken").symlink_to("nowhere")
+    (tmp_path / "elsewhere").symlink_to("/")
+
+    assert {"ckpt_1.pt": True, "ckpt_2.pt": False, "ckpt_3.pt": True} == {
+        r.name: r.linked for r in scan(tmp_path, pattern)
+    }
 
 
 def test_a_step_known_only_inside_orders_too(tmp_path: Path) -> None:
@@ -121,12 +146,6 @@ def test_a_directory_remembers_that_it_held_one(make_zip: MakeSnapshot, tmp_path
     assert ever_held_one(tmp_path)
 
 
-def old(path: Path) -> Identity:
-    """Make a file look as if it had been still for an hour; ctime cannot be set, so the identity is adapted."""
-    status = Identity.of(path.stat())
-    return Identity(status.inode, status.size, status.mtime_ns, status.ctime_ns)
-
-
 def test_the_ledger_answers_for_an_unchanged_file_only(make_zip: MakeSnapshot, tmp_path: Path) -> None:
     """A verdict is remembered for an identity, across a restart; a changed file is asked anew."""
     (tmp_path / ".lastgood").mkdir()
@@ -137,7 +156,8 @@ def test_the_ledger_answers_for_an_unchanged_file_only(make_zip: MakeSnapshot, t
 
     again = Ledger(tmp_path)
     assert verdict == again.get(str(path), identity)
-    assert again.get(str(path), identity._replace(mtime_ns=identity.mtime_ns + 1)) is None
+    for field in identity._fields:
+        assert again.get(str(path), identity._replace(**{field: getattr(identity, field) + 1})) is None, field
 
 
 def remembered(tmp_path: Path, kind: Kind) -> Rung:
@@ -199,6 +219,62 @@ def test_the_ledger_does_not_trust_young_files(make_zip: MakeSnapshot, tmp_path:
     assert ledger.get(str(path), identity) is None
 
 
+def test_what_was_unreadable_is_not_remembered(make_zip: MakeSnapshot, tmp_path: Path) -> None:
+    """A moment later it may be as readable as ever."""
+    path = str(make_zip("ckpt_1.pt"))
+    identity, ledger = Identity.of(os.stat(path)), Ledger(tmp_path)
+    ledger.put(path, identity, Verdict(Kind.UNREADABLE, None, "away"), now_ns() + 2 * STILL_NS)
+
+    assert ledger.get(path, identity) is None
+
+
+def lines(tmp_path: Path) -> int:
+    return len((tmp_path / ".lastgood" / "ledger").read_text().splitlines())
+
+
+def test_a_ledger_does_not_grow_for_ever(
+    make_zip: MakeSnapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same verdict is not written twice, and a long ledger is begun anew."""
+    (tmp_path / ".lastgood").mkdir()
+    path = str(make_zip("ckpt_1.pt"))
+    identity, ledger = Identity.of(os.stat(path)), Ledger(tmp_path, writable=True)
+    later = now_ns() + 2 * STILL_NS
+    for inode in (1, 1, 1, 2, 3):
+        ledger.put(path, identity._replace(inode=inode), Verdict(Kind.INTACT, None, "fine"), later)
+    assert 3 == lines(tmp_path)
+
+    monkeypatch.setattr("lastgood.ledger.LINES_MAX", 3)
+    ledger.put(path, identity, Verdict(Kind.INTACT, None, "fine"), later)
+    assert 1 == lines(tmp_path)
+    assert Ledger(tmp_path).get(path, identity) is not None
+
+
+def test_a_ledger_that_may_not_or_cannot_be_written_serves_its_owner(make_zip: MakeSnapshot, tmp_path: Path) -> None:
+    """A reader's ledger leaves no file; one whose folder is missing ends no judgement; both remember for themselves."""
+    path = str(make_zip("ckpt_1.pt"))
+    identity = Identity.of(os.stat(path))
+    for ledger in (Ledger(tmp_path), Ledger(tmp_path, writable=True)):
+        ledger.put(path, identity, Verdict(Kind.INTACT, None, "fine"), now_ns() + 2 * STILL_NS)
+
+        assert ledger.get(path, identity) is not None
+        assert not (tmp_path / ".lastgood").exists()
+
+
+@pytest.mark.parametrize(
+    "entry", ["[]", "[1]", "0", "[{0}]", '[{0},0,0,0,"ckpt_1.pt","x","y","z",1,null,null,1]', "[[{0}]]"]
+)
+def test_a_ledger_of_another_version_is_not_believed(make_zip: MakeSnapshot, tmp_path: Path, entry: str) -> None:
+    """What its lines hold is looked at before it is taken for a verdict."""
+    (tmp_path / ".lastgood").mkdir()
+    make_zip("ckpt_1.pt")
+    (rung,) = scan(tmp_path)
+    identity = ",".join(map(str, rung.identity))
+    (tmp_path / ".lastgood" / "ledger").write_text(entry.replace("{0}", identity) + "\n")
+
+    assert Kind.INTACT is judge(rung, Ledger(tmp_path)).verdict.kind  # type: ignore[union-attr]
+
+
 def test_a_damaged_ledger_costs_time_and_nothing_else(make_zip: MakeSnapshot, tmp_path: Path) -> None:
     """Torn and foreign lines are passed over."""
     (tmp_path / ".lastgood").mkdir()
@@ -206,6 +282,18 @@ def test_a_damaged_ledger_costs_time_and_nothing_else(make_zip: MakeSnapshot, tm
     make_zip("ckpt_1.pt")
 
     assert [Kind.INTACT] == [rung.verdict.kind for rung in ladder(tmp_path) if rung.verdict]
+
+
+def test_what_is_remembered_is_recalled_without_a_reading(make_zip: MakeSnapshot, tmp_path: Path) -> None:
+    """What is not remembered is None, and nobody opens the file for it; a step that only a verdict tells is taken over."""
+    make_zip("ckpt.pt")
+    (rung,) = scan(tmp_path)
+    ledger = Ledger(tmp_path)
+    assert recalled(rung, ledger) is None
+
+    verdict = Verdict(Kind.INTACT, Proof.CRC, "remembered", step=7)
+    ledger.put(str(rung.path), rung.identity, verdict, now_ns() + 2 * STILL_NS)
+    assert rung._replace(verdict=verdict, step=7) == recalled(rung, ledger)
 
 
 def test_a_fresh_judgement_reads_the_bytes_again(make_zip: MakeSnapshot, tmp_path: Path) -> None:

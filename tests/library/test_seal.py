@@ -3,10 +3,12 @@
 import hashlib
 import os
 import subprocess
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from lastgood.seal import Identity, Seal, SealDamaged, parse_seal, seal_text
@@ -61,13 +63,71 @@ def test_a_seal_accepts_the_digest_it_is_replacing() -> None:
     assert (True, True, False) == (found.accepts(D), found.accepts(E), found.accepts("0" * 64))
 
 
-@given(st.text(st.characters(exclude_characters="\0/", exclude_categories=["Cs"]), min_size=1, max_size=80))
-def test_any_file_name_survives_a_round_trip(name: str) -> None:
-    """What is written for a name is read back for that name, whatever characters are in it."""
-    if name.strip(" \t") != name or name in (".", ".."):
-        return  # leading and trailing blanks are not told apart from the format's own
+names = st.binary(min_size=1, max_size=60).map(lambda raw: os.fsdecode(raw.replace(b"\0", b"0").replace(b"/", b"|")))
+"""What a folder may hold: any bytes but these two."""
 
+awkward = st.builds(
+    "".join, st.lists(st.sampled_from(["*", " ", "\t", "\\", "\n", "\r", "#", "a", "\udcff", "é"]), min_size=1)
+)
+"""Names of what means something in a list of digests."""
+
+
+@example("*")
+@example(" *a")
+@example("# replaces x")
+@example(f"{D}  a.pt")
+@given(names | awkward)
+def test_any_file_name_survives_a_round_trip(name: str) -> None:
+    """What is written for a name is read back for that name, whatever bytes are in it."""
     assert Seal(D) == parse_seal(seal_text(D, name).encode("utf-8", "surrogateescape"), name)
+    assert Seal(D, (E, E)) == parse_seal(seal_text(D, name, (E, E)).encode("utf-8", "surrogateescape"), name)
+
+
+on_disk = (names | awkward).filter(lambda name: name not in (".", "..", "-"))
+"""Of these the first two are folders, and coreutils takes the third for what comes through a pipe."""
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(on_disk, min_size=1, max_size=20, unique=True))
+def test_sha256sum_agrees_for_any_name(tmp_path: Path, found: list[str]) -> None:
+    """coreutils finds every file that our lines name, and finds them right."""
+    with tempfile.TemporaryDirectory(dir=tmp_path) as folder:
+        for name in found:
+            Path(folder, name).write_bytes(b"x")
+        lines = "".join(seal_text(D, name, (E,)) for name in found)
+        (tmp_path / "list").write_bytes(lines.encode("utf-8", "surrogateescape"))
+        command = ["sha256sum", "--strict", "-c", "../list"]
+        checked = subprocess.run(command, cwd=folder, capture_output=True, check=False)
+
+    assert (0, b"", len(found)) == (checked.returncode, checked.stderr, checked.stdout.count(b": OK\n"))
+
+
+@given(
+    st.sampled_from(["a.pt", "b c.pt", "*a.pt"]),
+    st.sampled_from([str.lower, str.upper, str.title]),
+    st.sampled_from(["  ", " *", " ", "\t", "   "]),
+    st.sampled_from(["", "./", "/data/run/", "../run/"]),
+    st.sampled_from(["\n", "\r\n", ""]),
+    st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "utf-16-be"]),
+    st.lists(st.sampled_from(["# a comment", "", f"{E}  other.pt", "   "]), max_size=3),
+)
+def test_forms_may_be_combined(
+    name: str, case: Callable[[str], str], gap: str, folder: str, end: str, encoding: str, others: list[str]
+) -> None:
+    """Case, gap, marker, folder, end of line, encoding, and lines about other things may come in any combination."""
+    lines = [*others, f"{case(D)}{gap}{folder}{name}"]
+    text = (end or "\n").join(lines) + end
+    mark = "\ufeff" if encoding == "utf-16-be" else ""
+
+    assert Seal(D) == parse_seal(f"{mark}{text}".encode(encoding), name)
+
+
+@given(names | awkward, st.binary(max_size=200))
+def test_no_content_of_a_seal_file_is_too_odd(name: str, content: bytes) -> None:
+    """Whatever bytes are in a seal file, the answer is a digest that is in it, or what is wrong with it."""
+    found = parse_seal(content, name)
+
+    assert isinstance(found, SealDamaged) or found.sha256.encode() in content.lower()
 
 
 @pytest.mark.parametrize("name", ["ckpt_00000001.pt", "with space.pt", "back\\slash.pt", "new\nline.pt"])
@@ -119,3 +179,17 @@ def test_what_only_has_a_seals_name_is_a_damaged_seal(tmp_path: Path, kind: str)
             place.symlink_to(place)
 
     assert isinstance(read_seal(path, Identity.of(path.stat())), SealDamaged)
+
+
+def test_a_file_of_that_name_that_is_too_large_is_no_seal(tmp_path: Path) -> None:
+    """It is not read to its end, and is a fault of the seal."""
+    from lastgood.seal import MAX_SEAL_BYTES, read_seal
+
+    path = tmp_path / "a.pt"
+    path.write_bytes(b"x")
+    with Path(f"{path}.sha256").open("wb") as file:
+        file.truncate(MAX_SEAL_BYTES + 1)
+
+    found = read_seal(path, Identity.of(path.stat()))
+    assert isinstance(found, SealDamaged)
+    assert "larger than any list" in found.reason

@@ -97,6 +97,7 @@ CONTRACT = {
     "LASTGOOD_INCARNATION": "3",
     "LASTGOOD_SUPERVISED": "1",
     "LASTGOOD_CHECKPOINT_DIR": "/d",
+    "LASTGOOD_NOTES": "/d/.lastgood/notes.jsonl",
     "PYTHONUNBUFFERED": "1",
 }
 

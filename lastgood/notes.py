@@ -1,0 +1,89 @@
+"""What a trainer's own saving and loading tells its supervisor: a line of JSON in the file that the environment names.
+
+A note is an aside. Without a supervisor there is none, and one that cannot be written is lost: it never costs the trainer
+anything but the time of a small append.
+"""
+
+import json
+import os
+from collections.abc import Iterable
+from contextlib import ContextDecorator
+from typing import Any
+
+from lastgood.choose import Judged
+from lastgood.contract import ENV_NOTES, NOTE_BYTES_MAX, NOTE_FALLBACK, NOTE_SAVE_FAILED
+from lastgood.regular import regular
+
+_SHORTER = ((1000, 20), (255, 8), (255, 1))
+"""Characters a text and items a list, tried until the line is short enough; a file's name has 255 at most."""
+
+
+def note(kind: str, **fields: Any) -> None:
+    """Append a note in one write; does nothing without a supervisor, and never raises."""
+    path = os.environ.get(ENV_NOTES)
+    if not path:
+        return
+    try:
+        _append(path, _line({"note": kind, **fields}))
+    except Exception:  # noqa: BLE001 - whatever is wrong with a note, training goes on
+        pass
+
+
+def _line(content: dict[str, Any]) -> bytes:
+    lines = (json.dumps(_cut(content, *limits), default=repr).encode("ascii") + b"\n" for limits in _SHORTER)
+    return next(line for line in lines if len(line) <= NOTE_BYTES_MAX)
+
+
+def _cut(value: Any, characters: int, items: int) -> Any:
+    if isinstance(value, dict):
+        return {key: _cut(item, characters, items) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_cut(item, characters, items) for item in value[:items]]
+    return value[:characters] if isinstance(value, str) else value
+
+
+def _append(path: str, line: bytes) -> None:
+    """Several processes of one trainer may append at a time. Whatever a full disk cut short must not spoil the next line."""
+    descriptor = regular(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC)
+    try:
+        size = os.fstat(descriptor).st_size
+        cut_short = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        os.write(descriptor, b"\n" + line if cut_short else line)
+    finally:
+        os.close(descriptor)
+
+
+class NotedSave(ContextDecorator):
+    """Notes the failure of a save that is done inside, whatever ended it, and passes it on. Wraps blocks and functions."""
+
+    def __init__(self, step: int | None, name: str, blocking: bool) -> None:
+        self._save = {"step": step, "name": name, "blocking": blocking}
+
+    def __enter__(self) -> None:
+        """Nothing is noted before something fails."""
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """Note what went wrong, if anything did."""
+        if error is not None:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            note(NOTE_SAVE_FAILED, **self._save, reason=str(reason), errno=getattr(error, "errno", None))
+
+
+def note_fallback(rungs: Iterable[Judged], chosen: Judged) -> None:
+    """Note that `chosen` is loaded, and not one of the newer ones that precede it in `rungs`; without such, nothing."""
+    newer = list(rungs)
+    newer = newer[: newer.index(chosen)]
+    if not newer:
+        return
+    note(
+        NOTE_FALLBACK,
+        newest_step=next((rung.step for rung in newer if rung.step is not None), None),
+        chosen=chosen.name,
+        chosen_step=chosen.step,
+        depth=len(newer),
+        rejected=[
+            {"name": rung.name, "verdict": str(rung.verdict.kind), "reason": rung.verdict.reason}
+            for rung in newer
+            if rung.verdict is not None
+        ],
+    )

@@ -1,0 +1,169 @@
+"""What goes into a snapshot and comes out of it: plain names whatever wraps the model, and nothing that loading would refuse."""
+
+import argparse
+import enum
+import io
+import logging
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from lastgood.rng import restore_rng_state
+
+log = logging.getLogger("lastgood")
+
+WRAPPER_PREFIXES = ("_orig_mod.", "module.")
+"""What torch.compile and (Distributed)DataParallel put before every key."""
+
+NAMED_MAX = 5  # values that would not load again, named at a time
+
+_PLAIN = frozenset({int, float, bool, complex, str, bytearray, type(None)})
+"""Types whose values load again whatever they hold; of bytes, those that are not empty do."""
+
+
+def plain_state_dict(model: Any) -> dict[str, Any]:
+    """The model's state under the names that the plain model has, whatever wrappers are around it.
+
+    `_metadata`, by which modules know the version of what they load, comes along.
+    """
+    state = model.state_dict()
+    plain = OrderedDict((_plain_key(key), value) for key, value in state.items())
+    metadata = getattr(state, "_metadata", None)
+    if metadata is not None:
+        plain._metadata = OrderedDict((_plain_module(name), value) for name, value in metadata.items())  # type: ignore[attr-defined]
+    return plain
+
+
+def _plain_key(key: str) -> str:
+    for prefix in WRAPPER_PREFIXES:
+        if key.startswith(prefix):
+            return _plain_key(key.removeprefix(prefix))
+    return key
+
+
+def _plain_module(name: str) -> str:
+    """The name of a module without wrappers: the wrapper's own becomes the model's, which is empty."""
+    return _plain_key(f"{name}.").removesuffix(".")
+
+
+def load_plain_state_dict(model: Any, state: Mapping[str, Any]) -> None:
+    """Load a state saved with or without wrappers into a model with or without wrappers. Raises on any other difference."""
+    own = model.state_dict()
+    names = {_plain_key(key): key for key in own}
+    renamed = OrderedDict((names.get(_plain_key(key), key), value) for key, value in state.items())
+    metadata = getattr(state, "_metadata", None)
+    if metadata is not None:
+        modules = {_plain_module(name): name for name in getattr(own, "_metadata", {})}
+        renamed._metadata = OrderedDict(  # type: ignore[attr-defined]
+            (modules.get(_plain_module(name), name), value) for name, value in metadata.items()
+        )
+    model.load_state_dict(renamed, strict=True)
+
+
+def restore(payload: Mapping[str, Any], model: Any, optimizer: Any, scheduler: Any, scaler: Any) -> None:
+    """Restore what is given, and every RNG, from a payload. What a payload lacks, as a salvaged one may, is left and named.
+
+    Raises RuntimeError for a model that the payload lacks, and of torch for one that is another.
+    """
+    if model is not None:
+        if payload.get("model") is None:
+            raise RuntimeError(f"the snapshot holds no model; it has {', '.join(map(str, payload)) or 'nothing'}")
+        load_plain_state_dict(model, payload["model"])
+    for part, key in ((optimizer, "optimizer"), (scheduler, "scheduler"), (scaler, "scaler")):
+        if part is not None and payload.get(key) is not None:
+            part.load_state_dict(payload[key])
+        elif part is not None:
+            log.warning("the snapshot holds no %s: the one given stays as it is", key)
+    if payload.get("rng") is not None:
+        restore_rng_state(payload["rng"])
+
+
+def refuse_what_would_not_load(payload: Mapping[str, Any]) -> None:
+    """Raise TypeError when `torch.load(weights_only=True)` would refuse a file of this, naming each place, its type and the cure.
+
+    Allowed is what it allows, and what `torch.serialization.add_safe_globals` was told. Costs microseconds a value, and
+    nothing for the bytes of tensors.
+    """
+    refused = []
+    for path, value, problem in _refused(payload):
+        kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+        refused.append(f"{path} is a {kind} ({_cure(value)}; {problem})")
+        if len(refused) == NAMED_MAX:
+            break
+    if refused:
+        raise TypeError(
+            "nothing was saved, because torch.load(weights_only=True) would refuse it: " + "; ".join(refused)
+        )
+
+
+def _refused(payload: Any) -> Iterator[tuple[str, Any, str]]:
+    """Each place of a value that would not load again, the value, and what torch says."""
+    import torch
+
+    plain = _PLAIN | {torch.Size, torch.dtype, torch.device}
+    tensors = (torch.Tensor, torch.nn.Parameter)
+    seen: set[int] = set()
+    waiting: list[tuple[str, Any]] = [("", payload)]
+    while waiting:
+        path, value = waiting.pop()
+        kind = type(value)
+        if kind in plain or id(value) in seen:
+            continue
+        seen.add(id(value))
+        if kind in tensors or kind is OrderedDict:
+            waiting += [(f"{path}.{name}", one) for name, one in vars(value).items()]
+        if kind in tensors:
+            continue
+        if kind in (dict, OrderedDict):
+            waiting += [(f"{path} key {key!r}", key) for key in value if type(key) not in plain]
+            waiting += [(f"{path}[{key!r}]", one) for key, one in value.items() if type(one) not in plain]
+        elif kind in (list, tuple):
+            waiting += [(f"{path}[{at}]", one) for at, one in enumerate(value) if type(one) not in plain]
+        elif (problem := _problem(value)) is not None:
+            yield path, value, problem
+
+
+def _problem(value: Any) -> str | None:
+    """What torch says to one value when it is saved and loaded; None when that works."""
+    import torch
+
+    buffer = io.BytesIO()
+    try:
+        torch.save(value, buffer)
+    except Exception as error:  # noqa: BLE001 - pickling calls code of the value's own
+        return f"it cannot be pickled: {_first_line(error)}"
+    buffer.seek(0)
+    try:
+        torch.load(buffer, map_location="cpu", weights_only=True)
+    except Exception:  # noqa: BLE001 - loading, too
+        return "or allow it with torch.serialization.add_safe_globals, before loading too"
+    return None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+_CURES: tuple[tuple[Callable[[Any], bool], str], ...] = (
+    (lambda value: isinstance(value, enum.Enum), "save its .value"),
+    (lambda value: isinstance(value, os.PathLike), "save str() of it"),
+    (lambda value: isinstance(value, argparse.Namespace), "save vars() of it"),
+    (lambda value: hasattr(value, "dtype") and getattr(value, "ndim", None) == 0, "save its .item()"),
+    (lambda value: hasattr(value, "__array_interface__"), "save torch.from_numpy() of it"),
+    (lambda value: hasattr(value, "state_dict"), "save its .state_dict()"),
+    (lambda value: isinstance(value, Mapping), "save dict() of it"),
+    (lambda value: isinstance(value, tuple), "save tuple() of it"),
+    (lambda value: isinstance(value, set | frozenset), "save list() of it"),
+    (lambda value: isinstance(value, str), "save str() of it"),
+    (lambda value: isinstance(value, bytes), "save bytearray() of it"),
+    (lambda value: isinstance(value, int), "save int() of it"),
+    (lambda value: isinstance(value, float), "save float() of it"),
+    (lambda value: hasattr(value, "__dataclass_fields__"), "save dataclasses.asdict() of it"),
+    (callable, "leave it out"),
+)
+
+
+def _cure(value: Any) -> str:
+    other = "save it as numbers, text, lists, dictionaries and tensors"
+    return next((cure for fits, cure in _CURES if fits(value)), other)
