@@ -53,6 +53,8 @@ def load_verified(path: str | os.PathLike[str], map_location: Any = "cpu") -> An
     """
     import torch
 
+    if os.path.isdir(path):
+        raise RuntimeError(f"{os.fspath(path)} is a folder, which torch.load cannot load; what wrote it can")
     with open(path, "rb") as file:
         verdict = verify_open(os.fspath(path), file)
         if not verdict.usable:
@@ -63,8 +65,16 @@ def load_verified(path: str | os.PathLike[str], map_location: Any = "cpu") -> An
         except OSError:
             raise
         except Exception as error:  # noqa: BLE001 - torch raises whatever its reader of pickles and archives comes upon
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise RuntimeError(f"{os.fspath(path)} is {verdict.kind}, but torch will not load it: {reason}") from None
+            raise RuntimeError(
+                f"{os.fspath(path)} is {verdict.kind}, but torch will not load it: {_telling_line(error)}"
+            ) from None
+
+
+def _telling_line(error: Exception) -> str:
+    """The line of torch's text that says what is wrong: the first, or the one that names what it will not import."""
+    lines = [line.strip() for line in str(error).splitlines()] or [type(error).__name__]
+    line = next((line for line in lines if "Unsupported" in line), lines[0])
+    return "".join(c for c in line if c.isprintable())
 
 
 def safe_load_checkpoint(checkpoint_dir: str | os.PathLike[str], map_location: Any = "cpu") -> Any:

@@ -100,6 +100,11 @@ def has_snapshot_suffix(name: str) -> bool:
     return os.path.splitext(name)[1].lower() in _SUFFIXES | {".bin"}
 
 
+def begins_with_a_mark(name: str) -> bool:
+    """Whether files of this name are of formats that begin with a mark of their own, and so never with zeros."""
+    return os.path.splitext(name)[1].lower() in _SUFFIXES
+
+
 def temporary(name: str) -> bool:
     """Whether a name says that a writer was not done with it. A hidden file may be a part of a snapshot."""
     return _UNFINISHED.search(name) is not None

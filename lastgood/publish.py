@@ -15,6 +15,7 @@ from typing import BinaryIO, cast
 
 from lastgood.hashing import HashingFile, file_sha256
 from lastgood.naming import partial_name, partial_of
+from lastgood.regular import regular
 from lastgood.seal import Seal, parse_seal, seal_path, seal_text
 
 BEGIN_BYTES = 32 << 20  # a stretch that is worth a system call, and that the disk has not fallen behind by
@@ -262,7 +263,7 @@ def _is_there(path: str) -> bool:
 
 def _read_if_there(path: str) -> bytes | None:
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=regular) as file:
             return file.read()
     except FileNotFoundError:
         return None

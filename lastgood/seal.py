@@ -23,6 +23,9 @@ from lastgood.regular import regular
 
 MAX_SEAL_BYTES = 4 << 20  # a list of 30,000 files; a larger one is not a seal
 
+_TAGGED = re.compile(
+    r"(?P<escaped>\\?)SHA256 \((?P<name>.+)\) = (?P<digest>[0-9a-fA-F]{64})"
+)  # as --tag and BSD write it
 _LINE = re.compile(r"(?P<escaped>\\?)(?P<digest>[0-9a-fA-F]{64})(?:[ \t]+(?P<name>[^ \t].*))?")
 _REPLACES = re.compile(r"#\s*replaces\s+([0-9a-f]{64})\s*")
 
@@ -94,7 +97,7 @@ def parse_seal(content: bytes, name: str) -> Seal | SealDamaged:
         if old := _REPLACES.fullmatch(line):
             replaced.append(old[1])
         elif line and not line.startswith("#"):
-            match = _LINE.fullmatch(line)
+            match = _LINE.fullmatch(line) or _TAGGED.fullmatch(line)
             if match is None:
                 others.append("a line that is no SHA-256")
             elif match["name"] is None or _names(match, name):
@@ -118,7 +121,7 @@ def parse_manifest(content: bytes, name: str) -> Manifest | SealDamaged:
         line = line.strip(" \t")
         if not line or line.startswith("#"):
             continue
-        match = _LINE.fullmatch(line)
+        match = _LINE.fullmatch(line) or _TAGGED.fullmatch(line)
         path = None if match is None else _path_in(match, name)
         if match is None or path is None:
             return SealDamaged("seal-damaged: it holds a line that is no SHA-256 of a file in the folder")

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, BinaryIO
 
+from lastgood import naming
 from lastgood.pickles import Global
 from lastgood.verdict import Kind, Proof
 
@@ -110,8 +111,8 @@ def judge_unknown(file: BinaryIO, size: int) -> Judgement:
     head = file.read(HEAD_BYTES)
     if size < 4 and b"PK\x03\x04".startswith(head[:size]):
         return Judgement(Kind.TRUNCATED, Proof.STRUCTURE, f"ends at byte {size:,}, within its first record")
-    if size > HEAD_BYTES and not any(head):
-        return Judgement(Kind.CORRUPT, Proof.STRUCTURE, f"its first {HEAD_BYTES} bytes are zero")
+    if size > HEAD_BYTES and not any(head) and naming.begins_with_a_mark(str(file.name)):
+        return Judgement(Kind.CORRUPT, Proof.STRUCTURE, f"its first {HEAD_BYTES} bytes are zero, as in no such file")
     digest, zero = hashlib.sha256(), _OnlyZeros()
     read_through(file.fileno(), size, digest.update, zero.look)
     if zero.only:

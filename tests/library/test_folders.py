@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from lastgood import folders
+from lastgood.checkpoint import safe_load_checkpoint
 from lastgood.judging import verify
 from lastgood.publish import remove, sweep
 from lastgood.rungs import identity_of, ladder, latest_healthy, scan
@@ -154,6 +155,7 @@ def test_lists_made_in_every_way_are_read(make_folder: MakeFolder, tmp_path: Pat
         bare,
         whole.replace("checkpoint-1/", "./checkpoint-1/"),
         bare.replace("  ", " *"),
+        "".join(f"SHA256 ({line[66:]}) = {line[:64]}\n" for line in whole.splitlines()),
         "# made by hand\n" + whole.replace("\n", "\r\n"),
         "\ufeff" + "\n".join(line[:64].upper() + line[64:] for line in whole.splitlines()),
     ):
@@ -321,3 +323,11 @@ def test_a_folder_that_contradicts_itself_is_not_sealed(make_folder: MakeFolder)
     with pytest.raises(RefusedError, match=r"corrupt: optimizer\.pt: CRC32"):
         seal_snapshot(path)
     assert not os.path.exists(seal_path(path))
+
+
+def test_a_folder_is_not_loaded_as_a_file(make_folder: MakeFolder, tmp_path: Path) -> None:
+    """The newest good snapshot may be one that only what wrote it can load: that is said, and no older one is taken."""
+    make_folder("checkpoint-9")
+
+    with pytest.raises(RuntimeError, match=r"checkpoint-9 is a folder, which torch\.load cannot load"):
+        safe_load_checkpoint(tmp_path)

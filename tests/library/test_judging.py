@@ -201,6 +201,19 @@ def test_a_supervisors_seal_counts_only_for_the_identity_it_was_made_for(make_zi
     assert (Kind.INTACT, Proof.CRC) == (verify(path).kind, verify(path).proof)
 
 
+def test_zeros_at_the_head_condemn_only_what_never_begins_so(tmp_path: Path) -> None:
+    """A torch or safetensors file begins with a mark; raw numbers may well begin with zeros."""
+    for name, kind in (
+        ("a.pt", Kind.CORRUPT),
+        ("a.safetensors", Kind.CORRUPT),
+        ("a.bin", Kind.UNPROVEN),
+        ("a", Kind.UNPROVEN),
+    ):
+        (tmp_path / name).write_bytes(bytes(5000) + b"and more")
+
+        assert (name, kind) == (name, verify(tmp_path / name).kind)
+
+
 def test_files_of_unknown_kind_are_unproven_unless_they_are_zeros(tmp_path: Path) -> None:
     """Bytes without checksums prove nothing; a file of zeros proves that it is bad."""
     (tmp_path / "state_5.json").write_text('{"step": 5}')

@@ -357,3 +357,12 @@ def test_small_files_are_replaced_whole(tmp_path: Path) -> None:
 
     assert b"two" == path.read_bytes()
     assert {"run.json"} == names(tmp_path)
+
+
+def test_a_pipe_in_the_place_of_a_seal_holds_nobody_up(tmp_path: Path) -> None:
+    """The save fails with the reason instead of waiting for a writer that never comes."""
+    os.mkfifo(tmp_path / "a.pt.sha256")
+
+    with pytest.raises(OSError, match="Not a regular file"):
+        publish(tmp_path / "a.pt", lambda file: file.write(b"x"))
+    assert ["a.pt.sha256"] == os.listdir(tmp_path)

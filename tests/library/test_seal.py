@@ -30,6 +30,7 @@ E = hashlib.sha256(b"y").hexdigest()
         f"# made by hand\n\n{D}  ./a.pt\n",
         f"{E}  b.pt\n{D}  a.pt\n",
         f"{D}\ta.pt   \n",
+        f"SHA256 (a.pt) = {D}\n",
     ],
 )
 def test_every_common_form_is_read(content: str) -> None:
