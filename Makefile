@@ -4,13 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint clean
+.PHONY: demo test bench lint clean
 
 demo: $(READY)
 	$(BIN)/lastgood chaos config/demo.yaml --seed 1
 
 test: $(READY)
 	$(BIN)/python -m pytest -m "not heavy"
+
+bench: $(READY)  # every row of the table, or with ROW=verify-sealed that one
+	$(BIN)/python -m benchmarks $(addprefix --row ,$(ROW))
 
 lint: $(READY)
 	$(BIN)/ruff check .

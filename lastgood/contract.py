@@ -51,6 +51,12 @@ NOTE_BYTES_MAX: Final = 16 << 10
 PAYLOAD_FORMAT: Final = "lastgood"
 PAYLOAD_VERSION: Final = 1
 
+# Other payloads.
+MODEL_KEYS: Final = ("model", "state_dict", "model_state_dict")
+"""What trainers call the model in a payload, most usual first."""
+SALVAGE_KEY: Final = "lastgood_salvage"
+"""Where a salvaged payload says what it comes from and what is lost."""
+
 EXIT_DIVERGED: Final = 65
 """Exit status of a trainer whose loss is not finite."""
 EXIT_TERMINATED: Final = 143

@@ -3,6 +3,7 @@
 import signal
 import sys
 
+from trainer.distributed import is_first
 from trainer.settings import UsageError, help_text, read_arguments, source_of
 
 EXIT_USAGE = 2
@@ -22,7 +23,8 @@ def main(arguments: list[str]) -> int:
         return train(settings)
     except UsageError as error:
         where = f"{source_of(error.key, arguments)}: " if error.key else ""
-        print(f"trainer: {where}{error}", file=sys.stderr)
+        if is_first():
+            print(f"trainer: {where}{error}", file=sys.stderr)
         return EXIT_USAGE
     except ModuleNotFoundError as error:
         print(f"trainer: {error}; install it with: pip install 'lastgood[trainer]'", file=sys.stderr)

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from trainer.distributed import say
 from trainer.settings import Settings, UsageError
 
 STDLIB_CHARACTERS = 4_000_000  # enough for a small model, prepared in about a second
@@ -27,7 +28,7 @@ SKIPPED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packages
 SKIPPED_FOLDERS |= {"encodings", "pydoc_data"}  # tables rather than text
 TRAIN_SHARE = 0.9  # the rest, the end of the text, is for evaluation
 TOKENS_MAX = 2**16  # a token is a uint16
-GPT2_VOCABULARY = 50304  # 50257 rounded up to a multiple of 64, as nanoGPT does without a meta file
+GPT2_VOCABULARY = 50257  # tokens of GPT-2's encoding, which data without a meta file is in
 DIGEST_WHOLE_BYTES = 256 * 2**20  # larger data is digested by sample, or a restart would take too long
 DIGEST_SAMPLES = 64
 DIGEST_SAMPLE_BYTES = 2**20
@@ -57,8 +58,8 @@ def read_text(path: str) -> str:
         with open(path, encoding="utf-8", newline="") as file:
             return file.read()
     except FileNotFoundError:
-        problem = f"{path} does not exist"
-        raise UsageError("data", f"{problem}; give stdlib, a text file or a prepared folder") from None
+        cure = "give stdlib, a text file, or a folder with train.bin and val.bin, as nanoGPT's prepare.py makes them"
+        raise UsageError("data", f"{path} does not exist; {cure}") from None
     except UnicodeDecodeError:
         raise UsageError("data", f"{path} is not UTF-8 text; convert it first") from None
     except OSError as error:
@@ -173,19 +174,22 @@ def open_data(folder: str, block_size: int) -> tuple[dict[str, np.ndarray], int,
             problem = f"{block_size} is not less than the {size // 2} tokens of {path}"
             raise UsageError("block_size", f"{problem}; lower it")
         splits[split] = np.memmap(path, dtype=np.uint16, mode="r", shape=(size // 2,))
-    vocabulary, expected = read_meta(folder)
+    meta = read_meta(folder)
+    if not meta:
+        say(f"{folder} has no meta file: its tokens are taken for those of GPT-2's encoding")
+    vocabulary = meta.get("vocab_size", GPT2_VOCABULARY)
     for split, tokens in splits.items():
         if tokens.nbytes <= DIGEST_WHOLE_BYTES and tokens.max() >= vocabulary:
             problem = f"{folder}/{split}.bin holds token {tokens.max()} of a vocabulary of {vocabulary}"
             raise UsageError("data", f"{problem}; prepare the data again")
     digest = digest_of(folder)
-    if expected not in ("", digest):
+    if meta.get("digest", digest) != digest:
         raise UsageError("data", f"{folder} is not as it was prepared; delete it and it is made again")
     return splits, vocabulary, digest
 
 
-def read_meta(folder: str) -> tuple[int, str]:
-    """Size of the vocabulary, and the digest the tokens had when prepared ("" when nobody noted it)."""
+def read_meta(folder: str) -> dict[str, Any]:
+    """What was noted about a folder's tokens when it was prepared; empty if nothing was. `vocab_size` is checked."""
     path = os.path.join(folder, "meta.json")
     try:
         if os.path.exists(path):
@@ -194,14 +198,13 @@ def read_meta(folder: str) -> tuple[int, str]:
         else:
             path = os.path.join(folder, "meta.pkl")
             if not os.path.exists(path):
-                print(f"{folder} has no meta file: GPT-2's vocabulary, 50257 rounded up to {GPT2_VOCABULARY}")
-                return GPT2_VOCABULARY, ""
+                return {}
             with open(path, "rb") as file:
                 meta = PlainUnpickler(file).load()
         vocabulary = meta["vocab_size"]
         if type(vocabulary) is not int or not 0 < vocabulary <= TOKENS_MAX:
             raise UsageError("data", f"{path}: vocab_size is {vocabulary!r}; it must be 1 to {TOKENS_MAX}")
-        return vocabulary, str(meta.get("digest", ""))
+        return dict(meta)
     except UsageError:
         raise
     except KeyError:
@@ -209,6 +212,19 @@ def read_meta(folder: str) -> tuple[int, str]:
     except Exception as error:  # noqa: BLE001 - a damaged pickle can raise anything at all
         problem = f"{path} cannot be read ({type(error).__name__})"
         raise UsageError("data", f"{problem}; prepare the data again") from None
+
+
+def characters_of(folder: str) -> str | None:
+    """The characters that the tokens stand for, in their order; None where a token is not a character."""
+    meta = read_meta(folder)
+    tokens = meta.get("stoi")
+    if not isinstance(tokens, dict):
+        return None
+    pairs = [(token, one) for one, token in tokens.items() if isinstance(one, str) and isinstance(token, int)]
+    characters = {token: character for token, character in pairs if len(character) == 1}
+    if characters.keys() != set(range(meta["vocab_size"])):
+        return None
+    return "".join(characters[token] for token in range(meta["vocab_size"]))
 
 
 class PlainUnpickler(pickle.Unpickler):

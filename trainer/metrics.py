@@ -33,7 +33,7 @@ def open_metrics(out_dir: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def record(metrics: int, step: int, loss: float, norm: float, lr: float, tokens_per_second: float) -> None:
+def record(metrics: int, step: int, loss: float, norm: float, lr: float, tokens_per_second: float, exact: bool) -> None:
     """Append one line to metrics.jsonl, in one write; numbers in full, so that equal means equal."""
     incarnation = os.environ.get(contract.ENV_INCARNATION, "")
     line = {
@@ -43,6 +43,7 @@ def record(metrics: int, step: int, loss: float, norm: float, lr: float, tokens_
         "grad_norm": norm if math.isfinite(norm) else None,
         "tokens_per_second": round(tokens_per_second, 1),
         "time": time.time(),
+        "exact": exact,  # whether this is, as far as known, what a run without any interruption computes
         "incarnation": int(incarnation) if incarnation.isdecimal() else 1,
     }
     try:

@@ -6,6 +6,7 @@ with the token embedding.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +47,8 @@ class CausalSelfAttention(nn.Module):
         """(batch, time, width) to the same shape."""
         batch, time, width = x.shape
         # (batch, time, 3 * width) -> three of (batch, head, time, width of a head)
-        query, key, value = self.c_attn(x).view(batch, time, 3, self.n_head, -1).permute(2, 0, 3, 1, 4)
+        heads = (part.view(batch, time, self.n_head, -1).transpose(1, 2) for part in self.c_attn(x).split(width, dim=2))
+        query, key, value = heads
         dropout = self.dropout if self.training else 0.0
         y = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
         return self.resid_dropout(self.c_proj(y.transpose(1, 2).reshape(batch, time, width)))
@@ -162,6 +164,11 @@ class GPT(nn.Module):
             drawn = torch.multinomial(F.softmax(logits, dim=-1), num_samples=1, generator=generator)
             tokens = torch.cat((tokens, drawn), dim=1)
         return tokens
+
+
+def without_masks(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state without causal masks: they are no weights, but nanoGPT on an old torch kept them among them."""
+    return {name: value for name, value in state.items() if not name.endswith(".attn.bias")}
 
 
 def init_weights(module: nn.Module) -> None:

@@ -1,15 +1,19 @@
 """Where a run starts, and what a snapshot gives back to it."""
 
 import dataclasses
-import functools
 import os
 import pickle
+import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from lastgood import CheckpointManager, contract, latest_healthy, restore_rng_state
-from lastgood.checkpoint import load_plain_state_dict
-from trainer.model import ModelArgs
+from lastgood.payload import load_plain_state_dict
+from trainer.data import GPT2_VOCABULARY
+from trainer.distributed import Ranks, say
+from trainer.model import ModelArgs, without_masks
+from trainer.saving import one_line
 from trainer.settings import Settings, UsageError
 
 SCHEDULE_KEYS = ("learning_rate", "decay_lr", "warmup_iters", "lr_decay_iters", "min_lr")
@@ -28,8 +32,6 @@ EXACT_KEYS = (
     "compile",
     "seed",
 )
-
-say = functools.partial(print, flush=True)  # whoever watches the output sees a line as soon as it is printed
 
 
 def follow_supervisor(settings: Settings, environ: Mapping[str, str]) -> Settings:
@@ -57,8 +59,8 @@ def where_to_start(settings: Settings, environ: Mapping[str, str]) -> str:
     return settings.resume
 
 
-def load(manager: CheckpointManager, start: str) -> dict[str, Any]:
-    """The payload to go on with, its bytes verified; empty for a fresh start."""
+def load(manager: CheckpointManager, start: str, world_size: int) -> dict[str, Any]:
+    """The payload to go on with, its bytes verified; empty for a fresh start. Refused if other ranks have a part of it."""
     if start == "never":
         older = latest_healthy(manager.checkpoint_dir)
         if older is not None:
@@ -71,6 +73,11 @@ def load(manager: CheckpointManager, start: str) -> dict[str, Any]:
     needed = {"model", "optimizer", "model_args", "iter_num"}
     if payload is not None and not (isinstance(payload, dict) and needed <= payload.keys()):
         raise SystemExit(f"trainer: cannot resume: {start}: not a snapshot of this trainer or of nanoGPT")
+    theirs = (payload or {}).get("made_with", {}).get("world_size", world_size)
+    if theirs != world_size:
+        problem = f"the snapshot is of a run of {theirs} processes, this is one of {world_size}"
+        cure = f"torchrun --nproc-per-node={theirs} -m trainer ..." if theirs > 1 else "python -m trainer ..."
+        raise UsageError("", f"{problem}, whose random numbers it does not have; start it with {cure}")
     return payload or {}
 
 
@@ -88,57 +95,115 @@ def shape_of_model(settings: Settings, vocab_size: int, payload: dict[str, Any])
         key = different[0].split()[0]
         problem = f"the snapshot is of another model: {', '.join(different)}"
         raise UsageError(key, f"{problem}; change it back, or give this run another out_dir")
-    known = theirs.get("vocab_size", vocab_size)
+    known = theirs["vocab_size"] if payload else fresh_vocabulary(settings, vocab_size)
     if known < vocab_size:
         problem = f"the data has {vocab_size} different tokens, the snapshot's model knows only {known}"
         raise UsageError("data", f"{problem}; give the data it was trained on")
     return ModelArgs(**args | {"vocab_size": known})
 
 
-def restore(payload: dict[str, Any], model: Any, optimizer: Any, scaler: Any, settings: Settings) -> None:
-    """Put a payload's state into what was built; random numbers last, for building has drawn some."""
+def fresh_vocabulary(settings: Settings, vocab_size: int) -> int:
+    """How many tokens a new model is to know: GPT-2's number with its weights, else rounded up for speed as nanoGPT does."""
+    if settings.init_from == "scratch":
+        return ModelArgs.vocab_size if vocab_size == GPT2_VOCABULARY else vocab_size
+    if vocab_size != GPT2_VOCABULARY:
+        problem = f"its {vocab_size} different tokens are not those of {settings.init_from}'s encoding"
+        raise UsageError("data", f"{problem}; give train.bin and val.bin that were encoded with it")
+    return GPT2_VOCABULARY
+
+
+def go_on(payload: dict[str, Any], model: Any, optimizer: Any, scaler: Any, extra: dict[str, Any], ranks: Ranks) -> int:
+    """Restore a payload, say what was in it and whether this is exact, and note that in `extra`; returns the step."""
+    step = payload.get("iter_num", 0)
+    found, missing, reasons = [], [], []
+    if payload:
+        generators = restore(payload, model, optimizer, scaler, ranks)
+        found, missing = parts_of(payload, generators, scaler.is_enabled(), extra["config"]["device"])
+        reasons = [f"no {name}" for name in missing] + changes_of(payload, extra)
+    if not extra["made_with"]["deterministic"]:
+        reasons.append("deterministic is off")
+    ahead = [stretch for stretch in extra["skipped"] if stretch[1] > step]
+    if Counter(map(tuple, ahead)) - Counter(map(tuple, payload.get("skipped", []))):
+        reasons.append(f"{contract.ENV_SKIP_STEPS} is new")
+    since = payload.get("inexact_since")
+    extra["inexact_since"] = step if since is None and reasons else since
+    exact = f"exact: {str(extra['inexact_since'] is None).lower()}"
+    if not payload:
+        say(f"starting at step 0; {exact}")
+    else:
+        say(
+            f"resumed at step {step}; restored: {', '.join(found)}; missing: {', '.join(missing) or 'nothing'}; {exact}"
+        )
+        if reasons:
+            say(f"warning: not exactly the run as it would have gone on: {'; '.join(reasons)}")
+    for first, last in ahead:
+        say(f"skipping the data of steps {first} to {last}: other batches take their place")
+    return step
+
+
+def restore(payload: dict[str, Any], model: Any, optimizer: Any, scaler: Any, ranks: Ranks) -> list[str]:
+    """Put a payload's state into what was built; the names of the random generators that went on from there.
+
+    They come last, for building has drawn from them.
+    """
     try:
-        load_plain_state_dict(model, payload["model"])
-        optimizer.load_state_dict(payload["optimizer"])
+        load_plain_state_dict(model, without_masks(payload["model"]))
+        load_moments(optimizer, payload["optimizer"])
     except (RuntimeError, ValueError, KeyError) as error:
         raise SystemExit(f"trainer: cannot resume: the snapshot does not fit: {one_line(error)}") from None
-    for group in optimizer.param_groups:  # the snapshot brought its own settings along: today's win
-        group["betas"] = (settings.beta1, settings.beta2)
-    optimizer.param_groups[0]["weight_decay"] = settings.weight_decay
     if payload.get("scaler"):
         scaler.load_state_dict(payload["scaler"])
-    if payload.get("rng"):
-        restore_rng_state(payload["rng"])
+    rng = payload["rng_of_ranks"][ranks.rank] if payload.get("rng_of_ranks") else payload.get("rng")
+    return restore_rng_state(rng) if rng else []
 
 
-def resume_line(payload: dict[str, Any], with_scaler: bool) -> str:
-    """What was found in the snapshot, in one line."""
+def load_moments(optimizer: Any, state: dict[str, Any]) -> None:
+    """Load an optimizer's state; of its settings today's win. Raises ValueError when it is of other parameters."""
+    ours = optimizer.state_dict()["param_groups"]
+    if [group["params"] for group in ours] != [group["params"] for group in state["param_groups"]]:
+        raise ValueError("its optimizer has other parameters")
+    optimizer.load_state_dict({"state": state["state"], "param_groups": ours})
+
+
+def parts_of(
+    payload: dict[str, Any], generators: list[str], with_scaler: bool, device: str
+) -> tuple[list[str], list[str]]:
+    """What was found in a payload, and what was not."""
+    wanted = ["torch", "numpy", "python"] + ["cuda"] * (device != "cpu")
+    lost = [name for name in wanted if name not in generators]
     parts = {
-        "model": "model",
-        "optimizer": "optimizer",
-        "rng": "random numbers",
-        "data": "data position",
-        "best_val_loss": "best loss",
+        "model": payload["model"],
+        "optimizer": payload["optimizer"],
+        "schedule": payload.get("scheduler") or payload.get("config"),
+        "scaler": payload.get("scaler"),
+        "random numbers": generators or None,
+        "data position": payload.get("data"),
+        "best loss": payload.get("best_val_loss"),
     }
-    if with_scaler:
-        parts["scaler"] = "scaler"
-    found = [name for key, name in parts.items() if payload.get(key) is not None]
-    missing = [name for key, name in parts.items() if payload.get(key) is None]
-    restored = f"restored: {', '.join(found)}; missing: {', '.join(missing) or 'nothing'}"
-    return f"resumed at step {payload['iter_num']}; {restored}"
+    if not with_scaler:
+        del parts["scaler"]
+    missing = [name for name, value in parts.items() if value is None]
+    if generators and lost:
+        missing.append(f"random numbers of {', '.join(lost)}")
+    return [name for name, value in parts.items() if value is not None], missing
 
 
-def warn_of_changes(payload: dict[str, Any], extra: dict[str, Any]) -> None:
-    """Say in one line what keeps this from being exactly the run that would not have been interrupted."""
-    before = {key: payload.get("config", {}).get(key) for key in EXACT_KEYS} | payload.get("made_with", {})
+def changes_of(payload: dict[str, Any], extra: dict[str, Any]) -> list[str]:
+    """What decides a result and is no longer as it was when the snapshot was made."""
+    before = {**payload.get("config", {}), **payload.get("made_with", {})}
     now = {key: extra["config"][key] for key in EXACT_KEYS} | extra["made_with"]
-    changes = [f"{key} was {before.get(key)}, is {value}" for key, value in now.items() if before.get(key) != value]
-    if not now["deterministic"]:
-        changes.append("deterministic is off")
-    if changes:
-        say(f"warning: not exactly the run as it would have gone on: {'; '.join(changes)}")
+    del now["deterministic"]  # off, it is named anyway; on, nothing that was exact before changes
+    return [f"{key} was {before[key]}, is {value}" for key, value in now.items() if before.get(key, value) != value]
 
 
-def one_line(error: BaseException) -> str:
-    """An error's text without line breaks."""
-    return " ".join(str(error).split())
+def stretches_told(payload: dict[str, Any], environ: Mapping[str, str]) -> list[list[int]]:
+    """The stretches of steps whose data is to be skipped: those that the snapshot knows, and those told now."""
+    told = []
+    for word in filter(None, environ.get(contract.ENV_SKIP_STEPS, "").split(",")):
+        match = re.fullmatch(r"(\d{1,18})-(\d{1,18})", word)
+        if not match or not 0 < int(match[1]) <= int(match[2]):
+            problem = f"{word!r} is not understood; write first-last, such as 120-140"
+            raise UsageError("", f"{contract.ENV_SKIP_STEPS}: {problem}, or unset it")
+        told.append((int(match[1]), int(match[2])))
+    known = Counter(map(tuple, payload.get("skipped", [])))
+    return [list(stretch) for stretch in sorted((known | Counter(told)).elements())]

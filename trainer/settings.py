@@ -14,6 +14,15 @@ from typing import Any
 import yaml
 
 DTYPES = ("float32", "bfloat16", "float16")
+GPT2_SHAPES = {  # the four published models; all see 1024 positions and have biases
+    name: {"n_layer": layers, "n_head": heads, "n_embd": width, "bias": True, "block_size": 1024}
+    for name, layers, heads, width in (
+        ("gpt2", 12, 12, 768),  # 124 million parameters
+        ("gpt2-medium", 24, 16, 1024),  # 350 million
+        ("gpt2-large", 36, 20, 1280),  # 774 million
+        ("gpt2-xl", 48, 25, 1600),  # 1558 million
+    )
+}
 
 
 class UsageError(Exception):
@@ -23,6 +32,11 @@ class UsageError(Exception):
         """`key` names the setting at fault, or is empty; `problem` says what is wrong and what to do."""
         super().__init__(f"{key}: {problem}" if key else problem)
         self.key = key
+        self.problem = problem
+
+    def __reduce__(self) -> tuple[type, tuple[str, str]]:
+        """How it is told to other processes."""
+        return type(self), (self.key, self.problem)
 
 
 def key(default: Any, meaning: str, **limits: Any) -> Any:
@@ -43,9 +57,12 @@ class Settings:
     eval_iters: int = key(20, "batches of each split in one evaluation", least=1)
     log_interval: int = key(10, "print a line every so many steps", least=1)
     save_interval: int = key(250, "save a snapshot every so many steps, and always the last one", least=1)
+    save_blocking: bool = key(False, "stop for the writing of a snapshot; false copies the state and goes on")
+    save_failures_max: int = key(3, "failed saves in a row that end the run", least=1)
     max_to_keep: int = key(3, "snapshots to keep, at least 2", least=0)
     # Where to start
-    init_from: str = key("scratch", "new weights are random; to go on see resume", choices=("scratch",))
+    init_from: str = key("scratch", "of new weights: random, or GPT-2's", choices=("scratch", *GPT2_SHAPES))
+    gpt2_dir: str | None = key(None, "folder with GPT-2's model.safetensors, for init_from: gpt2", path=True)
     resume: str = key("auto", "auto (the newest healthy snapshot), never, or a snapshot's path", path=True)
     # Batches
     gradient_accumulation_steps: int = key(1, "micro-batches in one step", least=1)
@@ -76,11 +93,13 @@ class Settings:
     seed: int = key(1337, "of the weights, the batches and dropout", least=0, below=2**63)
     deterministic: bool | None = key(None, "only exactly repeatable arithmetic; null means: on the CPU")
     threads: int = key(0, "CPU threads; 0 leaves the number to torch", least=0)
+    rank_timeout_seconds: float = key(600.0, "how long one of several processes waits for another", least=1.0)
 
     def __post_init__(self) -> None:
         """Refuse values, and pairs of values, that cannot work."""
         for field in dataclasses.fields(self):
             check_value(field, getattr(self, field.name))
+        check_gpt2(self)
         if self.max_to_keep < 2:
             problem = f"{self.max_to_keep} leaves nothing to fall back to when the newest snapshot is damaged"
             raise UsageError("max_to_keep", f"{problem}; keep at least 2")
@@ -100,13 +119,13 @@ class Settings:
 FIELDS = {field.name: field for field in dataclasses.fields(Settings)}
 KINDS = typing.get_type_hints(Settings)
 KIND_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text (quote it)"}
+KIND_NAMES |= {bool | None: "true, false or null", str | None: "text or null"}
 
 
 def check_value(field: Any, value: Any) -> None:
     """Refuse a value of the wrong type or outside the field's limits."""
     if not has_kind(value, KINDS[field.name]):
-        wanted = KIND_NAMES.get(KINDS[field.name], "true, false or null")
-        raise UsageError(field.name, f"must be {wanted}, not {value!r}")
+        raise UsageError(field.name, f"must be {KIND_NAMES[KINDS[field.name]]}, not {value!r}")
     limits = field.metadata
     if "choices" in limits and value not in limits["choices"]:
         other = "; to go on with a snapshot use resume: auto or its path" if field.name == "init_from" else ""
@@ -117,6 +136,21 @@ def check_value(field: Any, value: Any) -> None:
         raise UsageError(field.name, f"must be below {limits['below']}, not {value}")
     if value == "":
         raise UsageError(field.name, "must not be empty; leave the key out to have its default")
+
+
+def check_gpt2(settings: Any) -> None:
+    """GPT-2's weights come from somewhere, and their model is what it is; only block_size may be smaller."""
+    name = settings.init_from
+    shape = GPT2_SHAPES.get(name, {})
+    if shape and settings.gpt2_dir is None:
+        problem = f"init_from: {name} needs the folder that holds its model.safetensors"
+        raise UsageError("gpt2_dir", f"{problem}; download openai-community/{name} from huggingface.co and name it")
+    for key, theirs in shape.items():
+        ours = getattr(settings, key)
+        if key == "block_size" and ours > theirs:
+            raise UsageError(key, f"{name} knows {theirs} positions, not {ours}; lower it")
+        if key != "block_size" and ours != theirs:
+            raise UsageError(key, f"{name} has {theirs}, not {ours}; leave the key out")
 
 
 def has_kind(value: Any, kind: Any) -> bool:
@@ -177,7 +211,8 @@ def from_values(values: dict[str, Any]) -> Settings:
             near = difflib.get_close_matches(name, FIELDS, n=1, cutoff=0.4)
             cure = f"did you mean {near[0]}?" if near else "--help lists the keys"
             raise UsageError(name, f"unknown key; {cure}")
-    return Settings(**{name: convert(name, value) for name, value in values.items()})
+    shape = GPT2_SHAPES.get(str(values.get("init_from")), {})  # what is left out is GPT-2's
+    return Settings(**shape | {name: convert(name, value) for name, value in values.items()})
 
 
 def convert(name: str, value: Any) -> Any:

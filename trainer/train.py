@@ -3,130 +3,170 @@
 A step is one optimizer update. What step k does depends only on the settings, the data and the state after
 step k - 1, and a snapshot holds all of that state: a run that was killed and resumed computes what an
 unbroken one computes. Evaluation reads fixed batches of its own and draws no random numbers, and saving goes
-by the step, so neither changes a weight.
+by the step, so neither changes a weight. Several processes (see `trainer.distributed`) share out the
+micro-batches of a step; whatever ends or turns the run is agreed among them.
 """
 
 import contextlib
 import dataclasses
 import math
 import os
-import random
-import signal
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
-from lastgood import CheckpointManager, contract
-from trainer.data import batch, batch_seed, open_data, prepare
+from lastgood import capture_rng_state, contract, restore_rng_state
+from trainer.data import batch, batch_seed, characters_of, open_data, prepare
+from trainer.distributed import Ranks, joined, place, say
+from trainer.gpt2 import load_gpt2
 from trainer.metrics import open_metrics, record
 from trainer.model import GPT
-from trainer.resume import (
-    SCHEDULE_KEYS,
-    follow_supervisor,
-    load,
-    one_line,
-    restore,
-    resume_line,
-    say,
-    shape_of_model,
-    warn_of_changes,
-    where_to_start,
-)
-from trainer.settings import Settings, UsageError
+from trainer.resume import SCHEDULE_KEYS, follow_supervisor, go_on, load, shape_of_model, stretches_told, where_to_start
+from trainer.saving import Saves, open_saves
+from trainer.settings import Settings
+from trainer.setup import caught_signals, device_type, seed_everything, set_up_torch
 
 NO_LOSS_YET = 1e9  # best_val_loss before the first evaluation, as in nanoGPT
 STRIKES = 2  # under a loss scaler a non-finite loss may be its search for a scale; two in a row are divergence
 
 
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What the functions of the loop share. `extra` goes into every snapshot; `saves` and `metrics` only rank 0 has."""
+
+    settings: Settings
+    ranks: Ranks
+    splits: dict[str, np.ndarray]
+    plain_model: GPT
+    model: Any  # the same, compiled and shared among the ranks as the settings say
+    optimizer: Any
+    scaler: Any
+    extra: dict[str, Any]
+    stop: list[int]  # signals that came to this process
+    saves: Saves | None
+    metrics: int | None
+
+
 def train(settings: Settings) -> int:
     """Train up to max_iters and give the exit status."""
     settings = follow_supervisor(settings, os.environ)
-    set_up_torch(settings)
-    start = where_to_start(settings, os.environ)
-    folder = prepare(settings)
-    splits, vocab_size, digest = open_data(folder, settings.block_size)
-    made_with = {
+    ranks = place(os.environ)
+    set_up_torch(settings, ranks)
+    with joined(ranks, settings):
+        return train_joined(settings, ranks)
+
+
+def train_joined(settings: Settings, ranks: Ranks) -> int:
+    """What `train` does once the ranks can exchange things."""
+    start, folder = ranks.first(lambda: (where_to_start(settings, os.environ), prepare(settings)))
+    splits, vocab_size, digest = ranks.together(lambda: open_data(folder, settings.block_size))
+    with caught_signals() as stop, contextlib.ExitStack() as outputs:
+        saves, metrics = ranks.together(lambda: open_outputs(settings, ranks, outputs))
+        payload = ranks.first(lambda: load(saves.manager, start, ranks.count) if saves else {})
+        args = ranks.together(lambda: shape_of_model(settings, vocab_size, payload))
+        seed_everything(settings.seed)
+        model = GPT(args).to(settings.device)
+        betas = (settings.beta1, settings.beta2)
+        optimizer = model.configure_optimizer(settings.weight_decay, settings.learning_rate, betas)
+        scaler = torch.amp.GradScaler(device_type(settings), enabled=settings.dtype == "float16")
+        if ranks.rank > 0:  # each draws its own dropout
+            seed_everything(batch_seed(settings.seed, "rank", ranks.rank))
+        extra = {
+            "model_args": dataclasses.asdict(args),
+            "config": dataclasses.asdict(settings) | {"dataset": os.path.abspath(folder)},  # for nanoGPT's sample.py
+            "vocabulary": characters_of(folder),  # for trainer.sample, where the data is not
+            "made_with": made_with(digest, device_type(settings), ranks),
+            "best_val_loss": float(payload.get("best_val_loss") or NO_LOSS_YET),  # nanoGPT's is a tensor
+            "evaluated_step": payload.get("evaluated_step", -1),
+            "skipped": ranks.first(lambda: stretches_told(payload, os.environ)),
+        }
+        processes = f"{ranks.count} processes of " if ranks.count > 1 else ""
+        say(
+            f"{model.count_parameters():,} parameters, {vocab_size} tokens in the vocabulary, "
+            f"{processes}{torch.get_num_threads()} threads, snapshots in {settings.out_dir}"
+        )
+        step = ranks.together(lambda: go_on(payload, model, optimizer, scaler, extra, ranks))
+        if not payload and settings.init_from != "scratch":
+            ranks.together(lambda: load_gpt2(model, settings))
+            say(f"weights of {settings.init_from} from {settings.gpt2_dir}")
+        payload.clear()  # its tensors have been copied
+        wrapped = wrap(model, settings, ranks, splits["train"])
+        run = Run(settings, ranks, splits, model, wrapped, optimizer, scaler, extra, stop, saves, metrics)
+        status = loop(run, step)
+        ranks.together(outputs.close)  # the last save is confirmed
+        return status
+
+
+def made_with(digest: str, device: str, ranks: Ranks) -> dict[str, Any]:
+    """What besides the settings decides the last bit of a result."""
+    return {
         "data": digest,
         "torch": str(torch.__version__),
         "threads": torch.get_num_threads(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "machine": torch.cuda.get_device_name() if device == "cuda" else torch.backends.cpu.get_cpu_capability(),
+        "world_size": ranks.count,
     }
-    with (
-        caught_signals() as stop,
-        open_manager(settings) as manager,
-        open_metrics(settings.out_dir) as metrics,
-    ):
-        payload = load(manager, start)
-        args = shape_of_model(settings, vocab_size, payload)
-        seed_everything(settings.seed)
-        model: Any = GPT(args).to(settings.device)
-        betas = (settings.beta1, settings.beta2)
-        optimizer = model.configure_optimizer(settings.weight_decay, settings.learning_rate, betas)
-        scaler = torch.amp.GradScaler(device_type(settings), enabled=settings.dtype == "float16")
-        say(
-            f"{model.count_parameters():,} parameters, {vocab_size} tokens in the vocabulary, "
-            f"{made_with['threads']} threads, snapshots in {settings.out_dir}"
-        )
-        extra = {
-            "model_args": dataclasses.asdict(args),
-            "config": dataclasses.asdict(settings) | {"dataset": os.path.abspath(folder)},  # for nanoGPT's sample.py
-            "made_with": made_with,
-            "best_val_loss": payload.get("best_val_loss") or NO_LOSS_YET,
-            "evaluated_step": payload.get("evaluated_step", -1),
-        }
-        if payload:
-            restore(payload, model, optimizer, scaler, settings)
-            say(resume_line(payload, scaler.is_enabled()))
-            warn_of_changes(payload, extra)
-        if settings.compile:
-            model = torch.compile(model)
-        step = payload.get("iter_num", 0)
-        payload.clear()  # its tensors have been copied
-        return loop(settings, step, splits, model, optimizer, scaler, manager, metrics, extra, stop)
 
 
-def loop(
-    settings: Settings,
-    step: int,
-    splits: dict[str, np.ndarray],
-    model: Any,
-    optimizer: Any,
-    scaler: Any,
-    manager: CheckpointManager,
-    metrics: int,
-    extra: dict[str, Any],
-    stop: list[int],
-) -> int:
+def open_outputs(settings: Settings, ranks: Ranks, outputs: contextlib.ExitStack) -> tuple[Saves | None, int | None]:
+    """The snapshots and the metrics, which are rank 0's to write."""
+    if ranks.rank > 0:
+        return None, None
+    return outputs.enter_context(open_saves(settings)), outputs.enter_context(open_metrics(settings.out_dir))
+
+
+def wrap(model: GPT, settings: Settings, ranks: Ranks, tokens: np.ndarray) -> Any:
+    """Compile the model and let the ranks average its gradients, as the settings and the number of ranks say."""
+    wrapped: Any = torch.compile(model) if settings.compile else model
+    if ranks.count == 1:
+        return wrapped
+    wrapped = DistributedDataParallel(wrapped)
+    # Its first backward pass decides in which portions gradients travel, and so how they are rounded from then on: let it be
+    # this one, whose gradients are thrown away, or a resumed run's first step would be rounded unlike the unbroken run's.
+    state = capture_rng_state()
+    loss_of(wrapped, tokens, settings, batch_seed(settings.seed, "wrap", ranks.rank)).backward()
+    model.zero_grad(set_to_none=True)
+    restore_rng_state(state)
+    return wrapped
+
+
+def loop(run: Run, step: int) -> int:
     """Evaluate and save what is due at this step, then update; until max_iters, a signal or divergence."""
+    settings, ranks = run.settings, run.ranks
     first = saved = step
     strikes = 0
     while True:
-        if is_due(step, settings.eval_interval) and step != extra["evaluated_step"]:
-            evaluate(model, splits, settings, step, extra, stop)
-        if step != saved and (is_due(step, settings.save_interval) or step >= settings.max_iters or stop):
-            save(manager, step, model, optimizer, scaler, settings, extra)
+        if is_due(step, settings.eval_interval) and step != run.extra["evaluated_step"]:
+            evaluate(run, step)
+        number = int(max(ranks.numbers(run.stop[0] if run.stop else 0)))
+        ends = step >= settings.max_iters or number > 0
+        if step != saved and (is_due(step, settings.save_interval) or ends):
+            if not has_finite_weights(run.plain_model):
+                say(f"diverged at step {step}: weights are not finite; nothing is saved")
+                return contract.EXIT_DIVERGED
+            save(run, step, ends)
             saved = step
-        if step >= settings.max_iters:
-            return 0
-        if stop:
-            return 128 + stop[0]
+        if ends:
+            return 0 if step >= settings.max_iters else 128 + number
         step += 1
         started = time.perf_counter()
-        loss, norm = update(model, optimizer, scaler, splits["train"], settings, step)
+        loss, norm = update(run, step)
         seconds = time.perf_counter() - started
-        finite = math.isfinite(loss) and (math.isfinite(norm) or scaler.is_enabled())
+        finite = math.isfinite(loss) and (math.isfinite(norm) or run.scaler.is_enabled())
         strikes = 0 if finite else strikes + 1
-        if strikes == (STRIKES if scaler.is_enabled() else 1):
+        if strikes == (STRIKES if run.scaler.is_enabled() else 1):
             say(f"diverged at step {step}: loss {loss}, gradient norm {norm}; nothing is saved")
             return contract.EXIT_DIVERGED
         sequences = settings.gradient_accumulation_steps * settings.batch_size
-        speed = sequences * settings.block_size / seconds
-        record(metrics, step, loss, norm, learning_rate(settings, step), speed)
+        if run.metrics is not None:
+            speed = sequences * settings.block_size / seconds
+            record(run.metrics, step, loss, norm, learning_rate(settings, step), speed, is_exact(run))
         if is_due(step, settings.log_interval) or step == first + 1:
-            mfu = model.estimate_mfu(sequences, seconds)
+            mfu = run.plain_model.estimate_mfu(sequences, seconds * ranks.count)
             say(f"iter {step}: loss {loss:.4f}, time {seconds * 1000:.2f}ms, mfu {mfu * 100:.2f}%")
 
 
@@ -135,30 +175,43 @@ def is_due(step: int, interval: int) -> bool:
     return interval > 0 and step % interval == 0
 
 
-def update(
-    model: Any, optimizer: Any, scaler: Any, tokens: np.ndarray, settings: Settings, step: int
-) -> tuple[float, float]:
+def is_exact(run: Run) -> bool:
+    """Whether all this is, to the last bit, what a run would compute that was never interrupted."""
+    return run.extra["inexact_since"] is None
+
+
+def update(run: Run, step: int) -> tuple[float, float]:
     """Update number `step`, counted from 1: the mean loss and the norm of the gradient before clipping.
 
     Without a loss scaler nothing is updated when either is not finite: the weights stay as good as they were.
     """
-    for group in optimizer.param_groups:
+    settings, ranks, scaler = run.settings, run.ranks, run.scaler
+    for group in run.optimizer.param_groups:
         group["lr"] = learning_rate(settings, step)
     total = torch.zeros((), device=settings.device)
-    for micro_step in range(settings.gradient_accumulation_steps):
-        seed = batch_seed(settings.seed, "train", step, micro_step)
-        loss = loss_of(model, tokens, settings, seed) / settings.gradient_accumulation_steps
+    turns = settings.gradient_accumulation_steps // ranks.count
+    for turn in range(turns):
+        if ranks.count > 1:  # gradients travel once a step
+            run.model.require_backward_grad_sync = turn == turns - 1
+        seed = batch_seed(settings.seed, source_of_batches(run, step), step, turn * ranks.count + ranks.rank)
+        loss = loss_of(run.model, run.splits["train"], settings, seed) / turns
         scaler.scale(loss).backward()
         total += loss.detach()
-    scaler.unscale_(optimizer)
+    scaler.unscale_(run.optimizer)
     limit = settings.grad_clip or math.inf
-    norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), limit))
-    mean_loss = float(total)
+    norm = float(torch.nn.utils.clip_grad_norm_(run.plain_model.parameters(), limit))
+    mean_loss = ranks.mean(float(total))
     if scaler.is_enabled() or math.isfinite(mean_loss + norm):
-        scaler.step(optimizer)
+        scaler.step(run.optimizer)
         scaler.update()
-    optimizer.zero_grad(set_to_none=True)
+    run.optimizer.zero_grad(set_to_none=True)
     return mean_loss, norm
+
+
+def source_of_batches(run: Run, step: int) -> str:
+    """Where a step's batches are drawn from: once for all, but anew for each time that they are to be skipped."""
+    times = sum(first <= step <= last for first, last in run.extra["skipped"])
+    return f"train instead {times}" if times else "train"
 
 
 def loss_of(model: Any, tokens: np.ndarray, settings: Settings, seed: int) -> torch.Tensor:
@@ -187,112 +240,49 @@ def learning_rate(settings: Settings, step: int) -> float:
 
 
 @torch.no_grad()
-def evaluate(
-    model: Any,
-    splits: dict[str, np.ndarray],
-    settings: Settings,
-    step: int,
-    extra: dict[str, Any],
-    stop: list[int],
-) -> None:
-    """Print the mean loss of each split over fixed batches and note the best; given up when asked to stop."""
-    model.eval()
-    losses = {}
-    for split, tokens in splits.items():
-        total = 0.0
-        for number in range(settings.eval_iters):
-            if stop:
+def evaluate(run: Run, step: int) -> None:
+    """Print the mean loss of each split over fixed batches and note the best; given up when any rank is asked to stop."""
+    settings, ranks = run.settings, run.ranks
+    run.model.eval()
+    mine = {}  # the ranks share the batches out
+    for split, tokens in run.splits.items():
+        for number in range(ranks.rank, settings.eval_iters, ranks.count):
+            if run.stop:
                 break
             seed = batch_seed(settings.seed, f"eval {split}", number)
-            total += float(loss_of(model, tokens, settings, seed))
-        losses[split] = total / settings.eval_iters
-    model.train()
-    if stop:
+            mine[number, split] = float(loss_of(run.model, tokens, settings, seed))
+    run.model.train()
+    everybody = {key: loss for one in ranks.objects(mine) for key, loss in one.items()}
+    if len(everybody) < len(run.splits) * settings.eval_iters:
         return
+    losses = {
+        split: sum(everybody[number, split] for number in range(settings.eval_iters)) / settings.eval_iters
+        for split in run.splits
+    }
     say(f"step {step}: train loss {losses['train']:.4f}, val loss {losses['val']:.4f}")
-    extra["best_val_loss"] = min(losses["val"], extra["best_val_loss"])
-    extra["evaluated_step"] = step
+    run.extra["best_val_loss"] = min(losses["val"], run.extra["best_val_loss"])
+    run.extra["evaluated_step"] = step
 
 
-def save(
-    manager: CheckpointManager,
-    step: int,
-    model: Any,
-    optimizer: Any,
-    scaler: Any,
-    settings: Settings,
-    extra: dict[str, Any],
-) -> None:
-    """Publish a snapshot of everything the next step depends on."""
-    position = {"seed": settings.seed, "step": step, "digest": extra["made_with"]["data"]}
-    schedule = {"step": step} | {key: getattr(settings, key) for key in SCHEDULE_KEYS}
-    extra = extra | {"data": position, "scheduler": schedule}
-    try:
-        manager.save(step, model, optimizer, scaler=scaler if scaler.is_enabled() else None, extra=extra)
-    except (OSError, RuntimeError) as error:
-        raise SystemExit(f"trainer: save failed at step {step}: {one_line(error)}") from None
+@torch.no_grad()
+def has_finite_weights(model: GPT) -> bool:
+    """Whether the last update left no weight infinite or not a number."""
+    return bool(torch.stack([parameter.isfinite().all() for parameter in model.parameters()]).all())
 
 
-def device_type(settings: Settings) -> str:
-    """The device without its number: "cpu" or "cuda"."""
-    return settings.device.partition(":")[0]
+def save(run: Run, step: int, ends: bool) -> None:
+    """Publish a snapshot of everything the next step depends on, which every rank has a part of."""
+    settings = run.settings
+    rng = run.ranks.objects(capture_rng_state())
+    state = {
+        "data": {"seed": settings.seed, "step": step, "digest": run.extra["made_with"]["data"]},
+        "scheduler": {"step": step} | {key: getattr(settings, key) for key in SCHEDULE_KEYS},
+        "rng_of_ranks": rng if run.ranks.count > 1 else None,
+    }
+    scaler = run.scaler if run.scaler.is_enabled() else None
 
+    def write() -> None:
+        if run.saves is not None:
+            run.saves.save(step, ends, run.plain_model, run.optimizer, rng[0], scaler, run.extra | state)
 
-def set_up_torch(settings: Settings) -> None:
-    """Check that the device is there, and set what is set once for a whole process."""
-    if device_type(settings) == "cuda":
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if int(settings.device.partition(":")[2] or 0) >= count:
-            problem = f"{settings.device} is not there, torch sees {count} GPUs"
-            raise UsageError("device", f"{problem}; use device: cpu")
-        if settings.dtype == "bfloat16" and not torch.cuda.is_bf16_supported(including_emulation=False):
-            problem = f"bfloat16 is not supported by {settings.device}"
-            raise UsageError("dtype", f"{problem}; use float16 or float32")
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats itself only with this
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
-    deterministic = settings.deterministic if settings.deterministic is not None else settings.device == "cpu"
-    torch.use_deterministic_algorithms(deterministic)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # costs time, and nothing here reads such memory
-    torch.set_float32_matmul_precision("high")  # TF32 where the GPU has it
-
-
-def seed_everything(seed: int) -> None:
-    """Every global random generator starts from the seed, so that equal runs have equal snapshots."""
-    torch.manual_seed(seed)
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # it takes no more than 32 bits
-
-
-@contextlib.contextmanager
-def caught_signals() -> Iterator[list[int]]:
-    """SIGTERM and SIGINT only leave their number in the list: the step in hand and the save are finished."""
-    stop: list[int] = []
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(number, lambda number, _: stop.append(number)) for number in numbers]
-    try:
-        yield stop
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def open_manager(settings: Settings) -> Iterator[CheckpointManager]:
-    """The keeper of out_dir's snapshots; at the end its background work is waited for."""
-    manager = CheckpointManager(settings.out_dir, max_to_keep=settings.max_to_keep)
-    try:
-        manager.hold()  # two trainers in one folder would undo each other's work
-    except OSError as error:
-        raise UsageError(
-            "out_dir", f"{settings.out_dir} cannot be written ({error.strerror}); choose another"
-        ) from None
-    except RuntimeError as error:
-        raise UsageError("out_dir", f"{one_line(error)}; choose another, or end that process") from None
-    try:
-        yield manager
-    finally:
-        try:
-            manager.close()
-        except OSError as error:
-            raise SystemExit(f"trainer: save failed: {one_line(error)}") from None
+    run.ranks.together(write)

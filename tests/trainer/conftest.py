@@ -8,6 +8,7 @@ import signal
 import pytest
 import torch
 
+from tests.trainer.comparing import metrics_of
 from trainer import data
 from trainer.settings import Settings
 
@@ -30,8 +31,13 @@ def prepared(tmp_path_factory):
 @pytest.fixture
 def values(tmp_path, prepared):
     """Settings of a run of 20 steps that takes a fraction of a second."""
+    return small_values(tmp_path, prepared)
+
+
+def small_values(folder, prepared):
+    """The same for a fixture of its own; the run is in `folder`."""
     return {
-        "out_dir": str(tmp_path / "run"),
+        "out_dir": str(folder / "run"),
         "data": prepared,
         "eval_interval": 0,
         "eval_iters": 1,
@@ -70,9 +76,7 @@ def steps():
     """Reads the lines of a run's metrics.jsonl, those of one incarnation if given, as {step: line}."""
 
     def read(out_dir, incarnation=None):
-        with open(os.path.join(out_dir, "metrics.jsonl"), encoding="utf-8") as file:
-            lines = [json.loads(line) for line in file]
-        return {line["step"]: line for line in lines if incarnation in (None, line["incarnation"])}
+        return {line["step"]: line for line in metrics_of(out_dir) if incarnation in (None, line["incarnation"])}
 
     return read
 

@@ -169,8 +169,36 @@ def test_a_folder_without_meta_has_gpt2s_vocabulary(folder, capsys):
     """Byte-pair data of nanoGPT comes without one; what is assumed is said."""
     bare(folder, [50256, 1, 2])
 
-    assert 50304 == data.open_data(folder, 1)[1]
-    assert "50257 rounded up to 50304" in capsys.readouterr().out
+    assert 50257 == data.open_data(folder, 1)[1]
+    assert "taken for those of GPT-2's encoding" in capsys.readouterr().out
+
+
+def test_the_characters_behind_the_tokens_are_known(folder):
+    """Of a folder prepared here, and of one by nanoGPT, which has only meta.pkl."""
+    data.publish(folder, "cabbage" * 10, "letters")
+    assert "abceg" == data.characters_of(folder)
+
+    os.remove(os.path.join(folder, "meta.json"))
+    assert "abceg" == data.characters_of(folder)
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        None,
+        {"vocab_size": 3},
+        {"vocab_size": 3, "stoi": {"a": 0, "b": 1}},
+        {"vocab_size": 2, "stoi": {"a": 0, "b": 2}},
+        {"vocab_size": 2, "stoi": {"a": 0, "the": 1}},
+        {"vocab_size": 2, "stoi": ["a", "b"]},
+        {"vocab_size": 2, "stoi": {"a": 0, "b": [1]}},
+    ],
+)
+def test_tokens_that_are_no_characters_are_not_taken_for_some(meta, folder):
+    """Where one is missing or longer, or nothing was noted, nobody guesses."""
+    bare(folder, [0, 1], *([pickle.dumps(meta)] if meta else []))
+
+    assert data.characters_of(folder) is None
 
 
 BAD_METAS = {

@@ -10,19 +10,16 @@ import pytest
 import torch
 
 import lastgood
-from trainer import metrics, train
+from tests.trainer.comparing import payload_of
+from trainer import metrics, saving, train
 from trainer.data import batch_seed
+from trainer.distributed import Ranks
 from trainer.model import GPT, ModelArgs
 
 
 def snapshots(out_dir):
     """Steps of the snapshots in a folder."""
     return sorted(int(name[5:13]) for name in os.listdir(out_dir) if re.fullmatch(r"ckpt_\d{8}\.pt", name))
-
-
-def payload_of(out_dir, step):
-    """What a snapshot holds."""
-    return torch.load(os.path.join(out_dir, f"ckpt_{step:08d}.pt"), weights_only=True)
 
 
 def at_step(monkeypatch, step, act):
@@ -36,6 +33,15 @@ def at_step(monkeypatch, step, act):
         return result
 
     monkeypatch.setattr(train, "update", update)
+
+
+def run_of(chosen):
+    """What a loop would share that starts with these settings."""
+    splits, vocab_size, _ = train.open_data(chosen.data, chosen.block_size)
+    model = GPT(ModelArgs(chosen.block_size, vocab_size, 1, 2, 16, 0.0, False))
+    optimizer = model.configure_optimizer(0.1, 1e-3, (0.9, 0.99))
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    return train.Run(chosen, Ranks(), splits, model, model, optimizer, scaler, {"skipped": []}, [], None, None)
 
 
 def spoil_loss(monkeypatch, steps, seed=1337):
@@ -99,7 +105,7 @@ def test_every_step_is_in_the_metrics(settings, steps, monkeypatch):
     train.train(chosen)
 
     lines = steps(chosen.out_dir)
-    keys = {"step", "loss", "lr", "grad_norm", "tokens_per_second", "time", "incarnation"}
+    keys = {"step", "loss", "lr", "grad_norm", "tokens_per_second", "time", "incarnation", "exact"}
     assert list(range(1, 21)) == list(lines)
     assert [keys] * 20 == [set(line) for line in lines.values()]
     assert {7} == {line["incarnation"] for line in lines.values()}
@@ -159,16 +165,14 @@ def test_evaluation_changes_nothing(settings, losses, tmp_path):
 def test_accumulated_micro_batches_average(settings):
     """The gradient of two micro-batches is the mean of both, and so is the loss that is reported."""
     chosen = settings(gradient_accumulation_steps=2, grad_clip=0.0)
-    splits, vocab_size, _ = train.open_data(chosen.data, chosen.block_size)
-    model = GPT(ModelArgs(16, vocab_size, 1, 2, 16, 0.0, False))
-    parts = [train.loss_of(model, splits["train"], chosen, batch_seed(1337, "train", 1, micro)) for micro in (0, 1)]
+    run = run_of(chosen)
+    model, tokens = run.model, run.splits["train"]
+    parts = [train.loss_of(model, tokens, chosen, batch_seed(1337, "train", 1, micro)) for micro in (0, 1)]
     (sum(parts) / 2).backward()
     expected = torch.sqrt(sum((p.grad**2).sum() for p in model.parameters())).item()
     model.zero_grad()
 
-    optimizer = model.configure_optimizer(0.1, 1e-3, (0.9, 0.99))
-    scaler = torch.amp.GradScaler("cpu", enabled=False)
-    loss, norm = train.update(model, optimizer, scaler, splits["train"], chosen, 1)
+    loss, norm = train.update(run, 1)
 
     assert (sum(parts) / 2).item() == pytest.approx(loss, rel=1e-5)
     assert expected == pytest.approx(norm, rel=1e-4)
@@ -177,15 +181,12 @@ def test_accumulated_micro_batches_average(settings):
 def test_an_update_with_a_loss_that_is_not_finite_changes_no_weight(settings, monkeypatch):
     """The weights in memory stay as good as those on disk."""
     spoil_loss(monkeypatch, {1})
-    chosen = settings()
-    splits, vocab_size, _ = train.open_data(chosen.data, chosen.block_size)
-    model = GPT(ModelArgs(16, vocab_size, 1, 2, 16, 0.0, False))
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    optimizer = model.configure_optimizer(0.1, 1e-3, (0.9, 0.99))
+    run = run_of(settings())
+    before = {name: value.clone() for name, value in run.model.state_dict().items()}
 
-    train.update(model, optimizer, torch.amp.GradScaler("cpu", enabled=False), splits["train"], chosen, 1)
+    train.update(run, 1)
 
-    assert [] == [name for name, value in model.state_dict().items() if not torch.equal(value, before[name])]
+    assert [] == [name for name, value in run.model.state_dict().items() if not torch.equal(value, before[name])]
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(settings, capsys, steps, monkeypatch):
@@ -258,7 +259,7 @@ def test_a_second_signal_does_not_cut_the_save_short(settings, monkeypatch):
             os.kill(os.getpid(), signal.SIGINT)
             return super().save(*arguments, **options)
 
-    monkeypatch.setattr(train, "CheckpointManager", Impatient)
+    monkeypatch.setattr(saving, "CheckpointManager", Impatient)
     at_step(monkeypatch, 6, lambda: os.kill(os.getpid(), signal.SIGTERM))
     chosen = settings()
 
@@ -290,18 +291,6 @@ def test_signals_are_handled_as_before_once_training_is_over(settings):
     assert before is signal.getsignal(signal.SIGTERM)
 
 
-def test_a_failed_save_is_one_line(settings, monkeypatch):
-    """The system's own words, the step, status 1."""
-
-    def save(*arguments, **options):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(lastgood.CheckpointManager, "save", save)
-
-    with pytest.raises(SystemExit, match=r"save failed at step 10: .*No space left on device"):
-        train.train(settings())
-
-
 # What a kill may leave of metrics.jsonl, and what must be left after opening it.
 TORN = {
     "nothing": (b"", b""),
@@ -320,7 +309,7 @@ def test_half_a_line_of_metrics_is_cut_off(case, tmp_path):
     path.write_bytes(torn)
 
     with metrics.open_metrics(str(tmp_path)) as descriptor:
-        metrics.record(descriptor, 9, 1.5, math.inf, 0.1, 10.0)
+        metrics.record(descriptor, 9, 1.5, math.inf, 0.1, 10.0, False)
 
     content = path.read_bytes()
     assert expected == content[: len(expected)]
@@ -332,7 +321,7 @@ def test_a_loss_is_recorded_in_full(tmp_path):
     loss = float(torch.tensor(1 / 3))
 
     with metrics.open_metrics(str(tmp_path)) as descriptor:
-        metrics.record(descriptor, 1, loss, 0.1 + 0.2, 1e-3, 10.0)
+        metrics.record(descriptor, 1, loss, 0.1 + 0.2, 1e-3, 10.0, True)
 
     line = json.loads((tmp_path / "metrics.jsonl").read_text())
     assert (loss, 0.1 + 0.2) == (line["loss"], line["grad_norm"])

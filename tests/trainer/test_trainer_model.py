@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from tests.trainer import plain_gpt
 from trainer.model import GPT, ModelArgs
 
 SMALL = ModelArgs(block_size=8, vocab_size=50, n_layer=2, n_head=2, n_embd=12, bias=False)
@@ -97,6 +98,28 @@ def test_only_matrices_decay(model):
     assert (0.1, {2}) == (decayed["weight_decay"], {p.dim() for p in decayed["params"]})
     assert (0.0, {1}) == (kept["weight_decay"], {p.dim() for p in kept["params"]})
     assert len(list(model.parameters())) == len(decayed["params"]) + len(kept["params"])
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_it_computes_what_the_architecture_says(bias):
+    """Logits, loss and every gradient are those of an implementation in plain tensor operations, to float64's precision."""
+    torch.manual_seed(8)
+    model = GPT(ModelArgs(block_size=8, vocab_size=50, n_layer=3, n_head=2, n_embd=12, bias=bias)).double()
+    for parameter in model.parameters():  # far from the start, where biases are zero and norms do nothing
+        torch.nn.init.normal_(parameter, std=0.3)
+    plain = plain_gpt.parameters_of(model.state_dict())
+    tokens, targets = torch.randint(50, (2, 3, 8))
+
+    logits, loss = model(tokens, targets)
+    loss.backward()
+    expected = plain_gpt.loss_of(plain, tokens, targets, 3, 2)
+    expected.backward()
+
+    assert torch.allclose(plain_gpt.logits_of(plain, tokens, 3, 2), logits, rtol=0, atol=1e-12)
+    assert expected.item() == pytest.approx(loss.item(), abs=1e-12)
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    assert list(plain) == list(gradients)
+    assert [] == [name for name in plain if not torch.allclose(plain[name].grad, gradients[name], rtol=0, atol=1e-12)]
 
 
 def test_state_dict_makes_a_fresh_model_equal(model):

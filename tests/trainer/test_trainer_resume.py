@@ -8,8 +8,10 @@ import sys
 import pytest
 import torch
 
-from trainer import resume, train
+from tests.trainer.comparing import differences, metrics_of, payload_of
+from trainer import resume, setup, train
 from trainer.__main__ import main
+from trainer.distributed import Ranks
 from trainer.settings import UsageError
 
 # Ends the process in the midst of update 14, as SIGKILL from outside would, at a place that does not vary.
@@ -27,27 +29,6 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def payload_of(out_dir, step):
-    """What a snapshot holds."""
-    return torch.load(os.path.join(out_dir, f"ckpt_{step:08d}.pt"), weights_only=True)
-
-
-def differences(one, other, path=""):
-    """Where two nested values differ, tensors to the last bit."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return [
-            place
-            for key in one.keys() | other.keys()
-            for place in differences(one.get(key), other.get(key), f"{path}/{key}")
-        ]
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
-        return [
-            place for i, pair in enumerate(zip(one, other, strict=True)) for place in differences(*pair, f"{path}/{i}")
-        ]
-    same = torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
-    return [] if same else [path]
-
-
 def run(arguments, code=None, **environ):
     """A trainer in a process of its own; its finished process, output and all."""
     start = ["-c", code] if code else ["-m", "trainer"]
@@ -61,21 +42,11 @@ def run(arguments, code=None, **environ):
     )
 
 
-EXACT = {
-    "plain": [],
-    "dropout and two micro-batches": [
-        "--dropout=0.1",
-        "--gradient_accumulation_steps=2",
-        "--eval_interval=3",
-    ],
-}
-
-
-@pytest.mark.parametrize("case", EXACT)
-def test_a_killed_run_resumed_in_a_new_process_is_exact(case, config, settings, tmp_path, losses, steps):
+def test_a_killed_run_resumed_in_a_new_process_is_exact(config, settings, tmp_path, losses, steps):
     """SIGKILL in step 14, back to snapshot 10: losses, weights, moments, random numbers are the same."""
     straight, broken = str(tmp_path / "straight"), str(tmp_path / "broken")
-    arguments = [config, *EXACT[case]]
+    changes = ["--dropout=0.1", "--gradient_accumulation_steps=2", "--eval_interval=3", "--save_blocking=true"]
+    arguments = [config, *changes]
     assert 0 == main([*arguments, f"--out_dir={straight}"])
 
     killed = run([*arguments, f"--out_dir={broken}"], KILLED_IN_STEP_14)
@@ -113,10 +84,10 @@ def test_without_the_optimizer_state_it_is_another_run(settings, losses, tmp_pat
     train.train(settings(max_iters=10))
     real = resume.restore
 
-    def restore(payload, model, optimizer, scaler, chosen):
-        real(payload | {"optimizer": optimizer.state_dict()}, model, optimizer, scaler, chosen)
+    def restore(payload, model, optimizer, *rest):
+        return real(payload | {"optimizer": optimizer.state_dict()}, model, optimizer, *rest)
 
-    monkeypatch.setattr(train, "restore", restore)
+    monkeypatch.setattr(resume, "restore", restore)
     train.train(settings())
 
     expected, found = losses(straight.out_dir), losses(settings().out_dir)
@@ -159,8 +130,10 @@ def test_a_resumed_run_says_what_it_found(settings, capsys):
 
     train.train(settings(eval_interval=5))
 
-    parts = "model, optimizer, random numbers, data position, best loss"
-    assert f"resumed at step 10; restored: {parts}; missing: nothing" in capsys.readouterr().out.splitlines()
+    parts = "model, optimizer, schedule, random numbers, data position, best loss"
+    assert (
+        f"resumed at step 10; restored: {parts}; missing: nothing; exact: true" in capsys.readouterr().out.splitlines()
+    )
 
 
 def test_a_snapshot_of_nanogpt_says_what_is_missing(settings, capsys, tmp_path):
@@ -175,8 +148,9 @@ def test_a_snapshot_of_nanogpt_says_what_is_missing(settings, capsys, tmp_path):
     assert 0 == train.train(settings(resume=str(path), out_dir=str(tmp_path / "other")))
 
     out = capsys.readouterr().out
-    assert "resumed at step 10; restored: model, optimizer, best loss; missing: random numbers, data position" in out
-    assert "warning: not exactly the run as it would have gone on: data was None" in out
+    restored = "restored: model, optimizer, schedule, best loss; missing: random numbers, data position"
+    assert f"resumed at step 10; {restored}; exact: false" in out
+    assert "warning: not exactly the run as it would have gone on: no random numbers; no data position" in out
 
 
 def test_changed_settings_that_matter_are_named(settings, capsys):
@@ -192,6 +166,63 @@ def test_changed_settings_that_matter_are_named(settings, capsys):
     assert "seed was 1337, is 2" in warning
     assert "deterministic is off" in warning
     assert "log_interval" not in warning
+
+
+def test_a_run_that_is_not_deterministic_says_so(settings, capsys):
+    """In the output of a fresh start and of a resumed one, in every line of metrics and in the snapshot; then for good."""
+    train.train(settings(max_iters=5, deterministic=False))
+    train.train(settings(max_iters=10, deterministic=False))
+    train.train(settings())
+
+    out = capsys.readouterr().out
+    assert "starting at step 0; exact: false" in out
+    assert 2 == out.count("missing: nothing; exact: false")
+    assert {False} == {line["exact"] for line in metrics_of(settings().out_dir)}
+    assert 0 == payload_of(settings().out_dir, 20)["inexact_since"]
+
+
+@pytest.mark.parametrize(("deterministic", "expected"), [(None, True), (True, True), (False, False)])
+def test_deterministic_is_torch_s_switch(deterministic, expected, settings):
+    """On the CPU it is on unless switched off."""
+    setup.set_up_torch(settings(deterministic=deterministic), Ranks())
+
+    assert expected == torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.parametrize(("deterministic", "expected"), [(None, False), (True, True), (False, False)])
+def test_on_a_gpu_deterministic_is_to_be_asked_for(deterministic, expected, settings, monkeypatch):
+    """It costs time there."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    setup.set_up_torch(settings(device="cuda", deterministic=deterministic), Ranks())
+
+    assert expected == torch.are_deterministic_algorithms_enabled()
+
+
+def test_another_machine_or_number_of_threads_is_named(settings, capsys, monkeypatch):
+    """What no setting says, and what rounds otherwise, is in the warning too."""
+    train.train(settings(max_iters=10))
+    capsys.readouterr()
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "another")
+
+    train.train(settings(threads=2))
+
+    warning = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("warning"))
+    assert "threads was 1, is 2" in warning
+    assert ", is another" in warning
+    assert {True, False} == {line["exact"] for line in metrics_of(settings().out_dir)}
+
+
+def test_generators_that_could_not_be_put_back_are_named():
+    """A run on a GPU without the state of its generator is not exact, and says which one is missing."""
+    payload = {"model": {}, "optimizer": {}, "config": {}, "data": {}, "best_val_loss": 1.0}
+
+    found, missing = resume.parts_of(payload, ["torch", "numpy", "python"], False, "cuda")
+
+    assert ["random numbers of cuda"] == missing
+    assert ["model", "optimizer", "schedule", "random numbers", "data position", "best loss"] == found
+    assert ["scaler", "random numbers"] == resume.parts_of(payload, [], True, "cpu")[1]
 
 
 def test_the_settings_win_over_the_snapshot_s_optimizer(settings):

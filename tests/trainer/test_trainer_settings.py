@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import pickle
 import subprocess
 import sys
 
@@ -48,6 +49,8 @@ BAD_FILES = {
     "empty text": ("out_dir: ''", ["out_dir: ", "leave the key out"]),
     "deterministic": ("deterministic: 3", ["deterministic: ", "true, false or null"]),
     "too small": ("batch_size: 0", ["batch_size: ", "at least 1"]),
+    "no failures": ("save_failures_max: 0", ["save_failures_max: ", "at least 1"]),
+    "no time": ("rank_timeout_seconds: 0", ["rank_timeout_seconds: ", "at least 1"]),
     "too large": ("dropout: 1.0", ["dropout: ", "below 1.0"]),
     "huge seed": (f"seed: {2**63}", ["seed: ", "below"]),
     "dtype": ("dtype: int8", ["dtype: ", "float32 or bfloat16 or float16"]),
@@ -138,6 +141,36 @@ def test_a_dtype_the_gpu_lacks_is_one_line(config, capsys, monkeypatch):
     assert "command line: dtype: bfloat16 is not supported by cuda; use float16 or float32" in line
 
 
+def test_ranks_that_have_no_gpu_of_their_own_are_one_line(config, capsys, monkeypatch):
+    """One GPU for two processes, or one named for both: said before anything waits for the other."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+
+    line = complaint(capsys, [config, "--device=cuda"])
+    assert "command line: device: 2 processes on this machine need as many GPUs, torch sees 1" in line
+    line = complaint(capsys, [config, "--device=cuda:0"])
+    assert "command line: device: cuda:0 is one GPU for 2 processes; use device: cuda" in line
+
+
+def test_a_rank_that_is_no_number_is_one_line(config, capsys, monkeypatch):
+    """Whatever set the variables, it was not torchrun."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "many")
+
+    assert "trainer: RANK and WORLD_SIZE must be numbers" in complaint(capsys, [config])
+
+
+def test_a_refusal_is_the_same_in_another_process():
+    """Ranks tell each other what they refuse."""
+    error = UsageError("data", "is gone; bring it back")
+
+    other = pickle.loads(pickle.dumps(error))
+
+    assert ("data", str(error)) == (other.key, str(other))
+
+
 def test_a_wrong_key_answers_without_torch(config):
     """Settings are checked before the second that importing torch takes."""
     code = (
@@ -195,7 +228,7 @@ def test_help_lists_every_key_with_its_default(capsys):
     assert "  max_iters=2000 " in text
 
 
-@pytest.mark.parametrize("name", ["tiny.yaml", "stdlib_char.yaml"])
+@pytest.mark.parametrize("name", sorted(os.listdir(CONFIG_FOLDER)))
 def test_shipped_files_are_valid_and_explained(name):
     """Each key is known, and has a comment on its line."""
     path = os.path.join(CONFIG_FOLDER, name)
@@ -205,3 +238,22 @@ def test_shipped_files_are_valid_and_explained(name):
     read_arguments([path])
     assert len(yaml.safe_load("".join(lines))) == len(lines)
     assert [] == [line for line in lines if " # " not in line]
+
+
+def test_nanogpts_run_is_there_and_says_what_data_it_needs(monkeypatch, tmp_path, capsys):
+    """gpt2_124m.yaml has nanoGPT's numbers: half a million tokens a step for 600,000 steps; missing data is one line."""
+    path = os.path.abspath(os.path.join(CONFIG_FOLDER, "gpt2_124m.yaml"))
+    chosen = read_arguments([path])
+    monkeypatch.chdir(tmp_path)
+
+    line = complaint(capsys, [path, "--device=cpu", "--dtype=float32"])
+
+    assert 491_520 == chosen.gradient_accumulation_steps * chosen.batch_size * chosen.block_size
+    assert (12, 12, 768, 1024, False, 0.0) == (
+        *(chosen.n_layer, chosen.n_head, chosen.n_embd, chosen.block_size, chosen.bias, chosen.dropout),
+    )
+    assert (6e-4, 6e-5, 2000, 600_000, 600_000, 0.1, 0.9, 0.95, 1.0) == (
+        *(chosen.learning_rate, chosen.min_lr, chosen.warmup_iters, chosen.lr_decay_iters, chosen.max_iters),
+        *(chosen.weight_decay, chosen.beta1, chosen.beta2, chosen.grad_clip),
+    )
+    assert "data: data/openwebtext does not exist; give stdlib, a text file, or a folder with train.bin" in line

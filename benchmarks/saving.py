@@ -1,0 +1,96 @@
+"""Sides of the rows about saving: a model with its optimizer, as large as asked for, on a real disk."""
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figures import Figure
+from benchmarks.harness import Scale, Sides
+from lastgood import CheckpointManager, capture_rng_state
+
+PARAMETER_BYTES = 16_000_000
+IDLE_STEPS = 10
+
+
+def model_and_optimizer(size: int) -> tuple[Any, Any]:
+    """A model and an AdamW with its moments, together of about `size` bytes, without the cost of a step."""
+    import torch
+
+    count = max(size // 3 // PARAMETER_BYTES, 1)
+    each = size // 3 // count // 4
+    model = torch.nn.ParameterList([torch.randn(each) for _ in range(count)])
+    optimizer = torch.optim.AdamW(model.parameters())
+    for parameter in model.parameters():
+        moments = {"exp_avg": torch.randn(each), "exp_avg_sq": torch.rand(each)}
+        optimizer.state[parameter] = {"step": torch.tensor(1.0), **moments}
+    return model, optimizer
+
+
+def torch_save_and_fsync(model: Any, optimizer: Any, path: Path) -> float:
+    """What a careful script does."""
+    import torch
+
+    started = time.perf_counter()
+    payload = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "rng": capture_rng_state()}
+    torch.save(payload, path)
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    seconds = time.perf_counter() - started
+    path.unlink()
+    return seconds
+
+
+@contextmanager
+def _saving(scale: Scale, blocking: bool) -> Iterator[Sides]:
+    model, optimizer = model_and_optimizer(scale.large_bytes)
+    slowdown: list[float] = []
+    step = 0
+    with CheckpointManager(scale.folder, max_to_keep=2) as manager:
+
+        def ours() -> float:
+            nonlocal step
+            step += 1
+            idle = [] if blocking else [one_step() for _ in range(IDLE_STEPS)]
+            started = time.perf_counter()
+            manager.save(step, model, optimizer, blocking=blocking)
+            seconds = time.perf_counter() - started
+            if not blocking:
+                slowdown.append(Figure.of(list(steps_meanwhile())).median / Figure.of(idle).median)
+            manager.wait()
+            return seconds
+
+        theirs = scale.folder / "theirs.bin"
+        shown = {} if blocking else {"a training step while it is written, x one without": slowdown}
+        yield Sides(ours, lambda: torch_save_and_fsync(model, optimizer, theirs), shown)
+
+
+def one_step() -> float:
+    """A little work on all processors, as a training step is: seconds."""
+    import torch
+
+    started = time.perf_counter()
+    weights = torch.ones(512, 512)
+    for _ in range(2):
+        weights = (weights @ weights).clamp(-1, 1)
+    return time.perf_counter() - started
+
+
+def steps_meanwhile() -> Iterator[float]:
+    """Steps for as long as a save goes on in the background."""
+    yield one_step()
+    while any(thread.name == "lastgood-save" for thread in threading.enumerate()):
+        yield one_step()
+
+
+def saving_blocking(scale: Scale) -> AbstractContextManager[Sides]:
+    """Saves that are waited for; the reading back and pruning that follow in the background are not counted."""
+    return _saving(scale, True)
+
+
+def saving_behind(scale: Scale) -> AbstractContextManager[Sides]:
+    """The time that a non-blocking save keeps its caller; the one before is over, as in training it is."""
+    return _saving(scale, False)
