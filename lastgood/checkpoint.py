@@ -6,6 +6,7 @@ import operator
 import os
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
@@ -15,7 +16,7 @@ from lastgood.files import verify_open
 from lastgood.ledger import Ledger
 from lastgood.lock import WriterLock
 from lastgood.notes import NotedSave, note_fallback
-from lastgood.payload import plain_state_dict, refuse_what_would_not_load, restore
+from lastgood.payload import plain_state_dict, refuse_what_would_not_load, restore, telling_line
 from lastgood.publish import Published, publish, remove, sweep
 from lastgood.rng import capture_rng_state
 from lastgood.rungs import Rung, down_to_first_proven, ever_held_one, judge, scan
@@ -25,6 +26,9 @@ from lastgood.verdict import Kind
 log = logging.getLogger("lastgood")
 
 STEP_MAX = (1 << 63) - 1
+RESERVED = frozenset({"model", "optimizer", "iter_num", "format", "version", "run_id", "scaler", "rng"})
+"""Keys of the payload that nobody else may set."""
+OWN_NAMES = r"ckpt_(\d{8,})\.pt"  # those that a manager gives, and so may prune: nobody else's files
 
 
 def save_checkpoint_atomic(payload: Mapping[str, Any], filepath: str | os.PathLike[str]) -> Published:
@@ -49,7 +53,7 @@ def _publish(payload: Mapping[str, Any], filepath: str | os.PathLike[str]) -> Pu
 def load_verified(path: str | os.PathLike[str], map_location: Any = "cpu") -> Any:
     """Load one snapshot whose bytes are proven first. Raises RuntimeError with the verdict when they are not usable.
 
-    Nothing in it is executed: `weights_only=True`.
+    Nothing in it is executed: `weights_only=True`. What was salvaged is loaded too, though nobody would choose it.
     """
     import torch
 
@@ -57,7 +61,8 @@ def load_verified(path: str | os.PathLike[str], map_location: Any = "cpu") -> An
         raise RuntimeError(f"{os.fspath(path)} is a folder, which torch.load cannot load; what wrote it can")
     with open(path, "rb") as file:
         verdict = verify_open(os.fspath(path), file)
-        if not verdict.usable:
+        salvaged = verdict.kind is Kind.INCOMPLETE and verdict.sha256 is not None  # its bytes are good
+        if not verdict.usable and not salvaged:
             raise RuntimeError(f"{os.fspath(path)} is {verdict.kind}: {verdict.reason}")
         file.seek(0)
         try:
@@ -66,23 +71,20 @@ def load_verified(path: str | os.PathLike[str], map_location: Any = "cpu") -> An
             raise
         except Exception as error:  # noqa: BLE001 - torch raises whatever its reader of pickles and archives comes upon
             raise RuntimeError(
-                f"{os.fspath(path)} is {verdict.kind}, but torch will not load it: {_telling_line(error)}"
+                f"{os.fspath(path)} is {verdict.kind}, but torch will not load it: {telling_line(error)}"
             ) from None
 
 
-def _telling_line(error: Exception) -> str:
-    """The line of torch's text that says what is wrong: the first, or the one that names what it will not import."""
-    lines = [line.strip() for line in str(error).splitlines()] or [type(error).__name__]
-    line = next((line for line in lines if "Unsupported" in line), lines[0])
-    return "".join(c for c in line if c.isprintable())
-
-
 def safe_load_checkpoint(checkpoint_dir: str | os.PathLike[str], map_location: Any = "cpu") -> Any:
-    """Load the newest good snapshot of a directory.
+    """Load the newest good snapshot of a directory, of those that torch can load.
 
     Raises RuntimeError when none is good, naming each and why; OSError when the directory cannot be read.
     """
-    candidates = scan(checkpoint_dir)
+    return _load_newest(checkpoint_dir, scan(checkpoint_dir), map_location)
+
+
+def _load_newest(checkpoint_dir: str | os.PathLike[str], found: list[Rung], map_location: Any) -> Any:
+    candidates = [rung for rung in found if naming.is_for_torch(rung.name) and not os.path.isdir(rung.path)]
     while True:
         rungs = down_to_first_proven(candidates)
         chosen = choose(rungs)
@@ -95,7 +97,7 @@ def safe_load_checkpoint(checkpoint_dir: str | os.PathLike[str], map_location: A
             candidates = [rung for rung in candidates if rung.name != chosen.name]
     for name, verdict in [(r.name, r.verdict) for r in rungs[: rungs.index(chosen)] if r.verdict is not None]:
         log.warning("passed over %s: %s, %s", name, verdict.kind, verdict.reason)
-    note_fallback(rungs, chosen)
+    note_fallback(checkpoint_dir, rungs, chosen)
     return payload
 
 
@@ -120,7 +122,7 @@ class CheckpointManager:
     """
 
     def __init__(self, checkpoint_dir: str | os.PathLike[str], max_to_keep: int = 3) -> None:
-        self.checkpoint_dir = Path(checkpoint_dir)
+        self.checkpoint_dir = Path(os.path.abspath(checkpoint_dir))  # wherever the process goes to meanwhile
         self._keep = keep.Keep(last=max_to_keep)
         self._lock = WriterLock(self.checkpoint_dir)
         self._swept = False
@@ -159,23 +161,27 @@ class CheckpointManager:
         next one until `close`. `extra` is merged into the payload's top level.
 
         Raises OSError as the system gave it; RuntimeError when another process saves here; TypeError or ValueError for a step
-        that is none; TypeError for values that `torch.load(weights_only=True)` would refuse. The old snapshots are then as
-        they were.
+        that is none, and for an `extra` whose name is taken; TypeError for values that `torch.load(weights_only=True)` would
+        refuse. The old snapshots are then as they were.
         """
         step = _checked(step)
+        if reserved := RESERVED & set(extra or ()):
+            raise ValueError(
+                f"extra may not hold {', '.join(sorted(reserved))}: the snapshot has its own; call it otherwise"
+            )
         self.wait()
         path = self.checkpoint_dir / naming.snapshot_name(step)
-        noted = NotedSave(step, path.name, blocking)
+        noted = NotedSave(step, path, blocking)
         with noted:
             self.hold()
             payload = self._payload(step, model, optimizer, rng_state, scheduler, scaler, extra or {})
             refuse_what_would_not_load(payload)
             if blocking:
                 published = _publish(payload, path)
-                self._in_background(path, noted(lambda: self._confirm_and_prune(published)))
+                self._in_background(path, noted(lambda: self._confirm_and_prune(published, step)))
             else:
                 copied = self._staging.copy(payload)
-                self._in_background(path, noted(lambda: self._confirm_and_prune(_publish(copied, path))))
+                self._in_background(path, noted(lambda: self._confirm_and_prune(_publish(copied, path), step)))
         return path
 
     def hold(self) -> None:
@@ -186,7 +192,7 @@ class CheckpointManager:
         self.checkpoint_dir.mkdir(parents=True, exist_ok=True)
         self._lock.hold()
         if not self._swept:
-            sweep(self.checkpoint_dir)
+            sweep(self.checkpoint_dir, partial(log.warning, "could not remove %s, which a killed writer left: %s"))
             self._swept = True
 
     def _payload(
@@ -233,17 +239,13 @@ class CheckpointManager:
             self._worker = None
             guarded()
 
-    def _confirm_and_prune(self, published: Published) -> None:
+    def _confirm_and_prune(self, published: Published, step: int) -> None:
         if os.environ.get(contract.ENV_PRUNES) == "1":
             return
         ledger = Ledger(self.checkpoint_dir, writable=True)
-        step = naming.step_in_name(os.path.basename(published.path))
         # Higher ones are of another run that was here before: they neither count nor go.
-        own = [
-            rung
-            for rung in scan(self.checkpoint_dir, naming_pattern())
-            if rung.step is None or rung.step <= (step or 0)
-        ]
+        found = scan(self.checkpoint_dir, OWN_NAMES)
+        own = [rung for rung in found if rung.step is not None and rung.step <= step]
         rungs = newest_first([judge(rung, ledger) for rung in own])
         name = os.path.basename(published.path)
         verdict = next((rung.verdict for rung in rungs if rung.name == name), None)
@@ -289,12 +291,15 @@ class CheckpointManager:
     ) -> dict[str, Any] | None:
         """Restore the newest good snapshot into what is given, and every RNG; returns its payload.
 
-        What is given and is not in it, apart from the model, stays as it is, which is logged as a warning.
-        None only in a directory that never had a snapshot. Raises RuntimeError when none of those there is good.
+        Those with names of a manager's count alone where there are any; a save in the background is waited for. What is
+        given and is not in it, apart from the model, stays as it is, which is logged as a warning. None only in a directory
+        that never had a snapshot. Raises RuntimeError when none of those there is good.
         """
+        self.wait()
         if not ever_held_one(self.checkpoint_dir):
             return None
-        payload: dict[str, Any] = safe_load_checkpoint(self.checkpoint_dir, map_location)
+        own = scan(self.checkpoint_dir, OWN_NAMES) or scan(self.checkpoint_dir)
+        payload: dict[str, Any] = _load_newest(self.checkpoint_dir, own, map_location)
         restore(payload, model, optimizer, scheduler, scaler)
         return payload
 
@@ -312,11 +317,6 @@ class CheckpointManager:
         payload: dict[str, Any] = load_verified(path, map_location)
         restore(payload, model, optimizer, scheduler, scaler)
         return payload
-
-
-def naming_pattern() -> str:
-    """The names that `CheckpointManager` gives, and so may prune: nobody else's files."""
-    return r"ckpt_(\d{8,})\.pt"
 
 
 def _checked(step: Any) -> int:

@@ -5,50 +5,52 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lastgood import folders, formats, rungs
-from lastgood.nonfinite import NonFinite, ScanError, poisoned, scan_in_child
+from lastgood.nonfinite import EndedError, NonFinite, ScanError, poisoned, scan_in_child
 from lastgood.verdict import Kind, Verdict
 
 SCAN_SECONDS_MAX = 3600.0  # 1 TB at a quarter of a GB a second
+OLDER_MAX = 3  # snapshots before one that are asked what they had; each takes as long as the look itself
 
 
 @dataclass(frozen=True)
-class _Before:
-    """The snapshot before the one looked at: its name, and which of its tensors had infinities."""
+class _Older:
+    """An older snapshot: its name, and those of its tensors that have infinities."""
 
     name: str
-    infinite: dict[str, bool]
+    infinite: frozenset[str]
 
 
 def look_into(path: str, verdict: Verdict) -> Verdict:
     """The verdict after a look at every float; what could not be looked into keeps its verdict, and the reason says so.
 
-    The look is a child process's, one a file. An infinity counts only where the same tensor had none in the snapshot
-    before it in the same directory.
+    The look is a child process's, one a file. An infinity counts only where the same tensor had none in one of the few
+    snapshots before it in the same directory: the very last one may have been the first that diverged.
     """
     try:
         found = _found(path)
-        before = _before(path) if any(not one.nans for one in found) else None
+        older = _older(path) if any(not one.nans for one in found) else []
     except (ScanError, OSError) as error:
         return replace(verdict, reason=f"{verdict.reason}; its tensors were not looked into: {error}")
-    bad = poisoned(found, None if before is None else before.infinite)
+    always = frozenset.intersection(*(one.infinite for one in older)) if older else frozenset()
+    bad = poisoned(found, dict.fromkeys(always, True) if older else None)
     if not bad:
-        return replace(verdict, reason=f"{verdict.reason}; {_all_well(found, before)}")
+        return replace(verdict, reason=f"{verdict.reason}; {_all_well(found, older)}")
     more = f" and {len(bad) - 1} more tensors" if len(bad) > 1 else ""
-    reason = f"{_what(bad[0], before)}{more}; its bytes are good ({verdict.kind})"
+    reason = f"{_what(bad[0], older)}{more}; its bytes are good ({verdict.kind})"
     return replace(verdict, kind=Kind.POISONED, reason=reason)
 
 
-def _what(one: NonFinite, before: _Before | None) -> str:
+def _what(one: NonFinite, older: list[_Older]) -> str:
     if one.nans:
         return f"{one.nans:,} NaN in {one.name} ({one.dtype})"
-    assert before is not None
-    return f"{one.infinities:,} Inf in {one.name} ({one.dtype}), which had none in {before.name}"
+    without = next(other.name for other in older if one.name not in other.infinite)
+    return f"{one.infinities:,} Inf in {one.name} ({one.dtype}), which had none in {without}"
 
 
-def _all_well(found: list[NonFinite], before: _Before | None) -> str:
+def _all_well(found: list[NonFinite], older: list[_Older]) -> str:
     if not found:
         return "no NaN in its tensors"
-    since = f"as {before.name} has" if before is not None else "and no older snapshot to tell whether it is new"
+    since = f"as {older[0].name} has" if older else "and no older snapshot to tell whether it is new"
     return f"no NaN in its tensors; Inf in {found[0].name}, {since}"
 
 
@@ -66,14 +68,18 @@ def _found(path: str) -> list[NonFinite]:
     return found
 
 
-def _before(path: str) -> _Before | None:
-    """The newest older snapshot beside this one that can be looked into; None when there is none."""
+def _older(path: str) -> list[_Older]:
+    """The newest few older snapshots beside this one that can be looked into; fewer when somebody ends the look."""
     target = Path(os.path.abspath(path))
     beside = rungs.scan(target.parent)
     own = next((index for index, rung in enumerate(beside) if rung.name == target.name), len(beside))
-    for rung in beside[own + 1 :]:
+    older = []
+    for rung in beside[own + 1 :][:OLDER_MAX]:
         try:
-            return _Before(rung.name, {one.name: one.infinities > 0 for one in _found(os.fspath(rung.path))})
+            infinite = frozenset(one.name for one in _found(os.fspath(rung.path)) if one.infinities)
+            older.append(_Older(rung.name, infinite))
+        except EndedError:
+            break
         except (ScanError, OSError):
             continue  # a damaged one says nothing; the one before it may
-    return None
+    return older

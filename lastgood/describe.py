@@ -9,16 +9,17 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, BinaryIO
 
 from lastgood import folders, formats, naming
+from lastgood.contract import MODEL_KEYS, SALVAGE_KEY
 from lastgood.files import step_inside
 from lastgood.formats import DamageError, Inside, TensorPart
-from lastgood.formats.torch_tensors import tensor_of
+from lastgood.formats.torch_tensors import part_text, tensor_of
 from lastgood.pickles import Call, Global, PickleError, TooLargeError
 from lastgood.regular import regular
 from lastgood.safe_globals import SAFE_GLOBALS
-from lastgood.salvage import MODEL_KEYS, NOTE_KEY
 from lastgood.seal import Identity, Manifest, Seal, content_beside, parse_manifest, parse_seal, read_bound_seal
 
 CONFIG_KEYS = ("config", "hyper_parameters", "args", "cfg")
@@ -28,6 +29,7 @@ CONFIG_BYTES_MAX = 4 << 20
 VALUES_MAX = 20_000  # of one config; what hostile nesting would unfold to is cut off
 TEXT_MAX = 1_000  # characters of one value or name
 DEPTH_MAX = 32
+TENSORS_MAX = 250_000  # of one file; a model of a trillion parameters has a tenth of it
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,10 @@ def _file(file: BinaryIO, path: str, size: int) -> Description:
     inside, problem = Inside({}), ""
     try:
         inside = module.inside(file)
-        tensors.extend(replace(part, name=_text(part.name)) for part in inside.tensors)
+        parts = iter(inside.tensors)
+        tensors.extend(replace(part, name=_text(part.name)) for part in islice(parts, TENSORS_MAX))
+        if next(parts, None) is not None:
+            problem = f"it names more than {TENSORS_MAX:,} tensors; the others are not told here"
     except DamageError as damage:
         problem = damage.reason
     except TooLargeError as error:
@@ -145,7 +150,7 @@ def _file(file: BinaryIO, path: str, size: int) -> Description:
         total=_total(tensors),
         config=_first_of(top, CONFIG_KEYS),
         model_arguments=_first_of(top, MODEL_ARGUMENT_KEYS),
-        salvaged=_first_of(top, (NOTE_KEY,)),
+        salvaged=_first_of(top, (SALVAGE_KEY,)),
         globals=tuple(map(_text, named)),
         unsafe_globals=tuple(_text(one) for one in named if one not in SAFE_GLOBALS),
         keys=tuple(_keys(top, tensors)),
@@ -172,10 +177,13 @@ def _sum(totals: Iterable[Total]) -> Total:
 
 
 def _keys(top: Mapping[Any, Any], tensors: list[TensorPart]) -> Iterator[Key]:
-    values = {str(key): value for key, value in top.items()}
+    values = {part_text(key): value for key, value in top.items()}
     inside: dict[str, list[TensorPart]] = {name: [] for name in values}
-    for part in tensors:
-        inside.get(next((one for one in _prefixes(part.name) if one in inside), ""), []).append(part)
+    last = ""
+    for part in tensors if values else ():
+        if not (last and part.name.startswith(f"{last}.")):  # neighbours have one key, and a key may have many dots
+            last = next((one for one in _prefixes(part.name) if one in inside), "")
+        inside.get(last, []).append(part)
     for name, value in values.items():
         total = _total(inside[name])
         plain = _Plain().of(value) if isinstance(value, str | int | float) else None

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, BinaryIO
 
 from lastgood import formats, naming
-from lastgood.contract import PAYLOAD_FORMAT, PAYLOAD_VERSION
+from lastgood.contract import PAYLOAD_FORMAT, PAYLOAD_VERSION, SALVAGE_KEY
 from lastgood.formats import Judgement
 from lastgood.hashing import read_through
 from lastgood.seal import Identity, Seal, SealDamaged, read_seal
@@ -19,7 +19,10 @@ from lastgood.verdict import Kind, Proof, Verdict
 
 
 def verify_open(name: str, file: BinaryIO) -> Verdict:
-    """The verdict about an open file that is called `name`; what is loaded from it is what was judged. Raises OSError."""
+    """The verdict about an open file that is called `name`; what is loaded from it is what was judged.
+
+    Raises OSError, and MemoryError when judging it takes more than there is.
+    """
     before = os.fstat(file.fileno())
     verdict = _judge_file(name, file, Identity.of(before))
     after = os.fstat(file.fileno())
@@ -57,7 +60,10 @@ def _judge_sealed(file: BinaryIO, size: int, seal: Seal) -> Judgement:
 
 def name_damage(file: BinaryIO, size: int) -> tuple[Kind, str]:
     """What the checksums inside say about bytes that are known to be wrong."""
-    inner = judge_unsealed(file, size)
+    try:
+        inner = judge_unsealed(file, size)
+    except MemoryError:
+        return Kind.CORRUPT, ""
     if inner.kind in (Kind.TRUNCATED, Kind.CORRUPT):
         return inner.kind, f": {inner.reason}"
     if inner.kind is Kind.UNPROVEN:
@@ -66,13 +72,13 @@ def name_damage(file: BinaryIO, size: int) -> tuple[Kind, str]:
 
 
 def judge_unsealed(file: BinaryIO, size: int) -> Judgement:
-    """What structure and checksums inside of an open file of `size` bytes say. Raises OSError."""
+    """What structure and checksums inside of an open file of `size` bytes say. Raises OSError and MemoryError."""
     module = formats.format_of(file, size)
     if module is None:
         return formats.judge_unknown(file, size)
     try:
         judged: Judgement = module.judge(file)
-    except OSError:
+    except (OSError, MemoryError):
         raise
     except Exception as error:  # noqa: BLE001 - one odd file must not end whoever judges a whole directory
         return Judgement(Kind.CORRUPT, Proof.STRUCTURE, f"it makes no sense: {type(error).__name__}: {error}")
@@ -84,22 +90,25 @@ def _with_contents(file: BinaryIO, size: int, verdict: Verdict, read: Mapping[An
 
     `read` is the outermost dictionary if it was read already.
     """
-    module = formats.format_of(file, size)
-    if module is None:
-        return verdict
-    try:
-        payload = module.inside(file).top if read is None else read
-    except Exception:  # noqa: BLE001 - whatever is wrong with the pickle, the bytes are as they were meant
-        return verdict  # sealed bytes are what the writer meant, whether or not this code can read them
+    payload = _top(file, size) if read is None else read
     version = payload.get("version")
     if payload.get("format") == PAYLOAD_FORMAT and isinstance(version, int) and version > PAYLOAD_VERSION:
         reason = f"its schema version is {version}; this software knows up to {PAYLOAD_VERSION}"
         return Verdict(Kind.INCOMPATIBLE, verdict.proof, reason, size, verdict.sha256, verdict.step)
-    note = payload.get("lastgood_salvage")
+    note = payload.get(SALVAGE_KEY)
     if isinstance(note, dict) and isinstance(lost := note.get("lost"), list) and lost:
         source = note["source"][:200] if isinstance(note.get("source"), str) else "another file"
         return replace(verdict, kind=Kind.INCOMPLETE, reason=f"salvaged from {source}: {len(lost)} tensors are lost")
     return replace(verdict, step=step_inside(payload)) if verdict.step is None else verdict
+
+
+def _top(file: BinaryIO, size: int) -> Mapping[Any, Any]:
+    """The outermost dictionary of a file whose bytes are as they were meant, whether or not this code can read them."""
+    module = formats.format_of(file, size)
+    try:
+        return {} if module is None else module.inside(file).top
+    except Exception:  # noqa: BLE001 - whatever is wrong with the pickle
+        return {}
 
 
 def step_inside(payload: Mapping[Any, Any]) -> int | None:

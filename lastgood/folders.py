@@ -22,32 +22,41 @@ from lastgood.verdict import Kind, Proof, Verdict
 
 MAX_MEMBERS = 100_000  # files of one snapshot; a thousand ranks leave a few thousand
 MAX_DEPTH = 16
-MAX_JSON_BYTES = 64 << 20
+MAX_JSON_BYTES = 12 << 20  # which makes 25 times as much in memory at worst; a longer one is not looked into
 NAMED = 3  # files that a reason names before it only counts
 
 
 @dataclass(frozen=True)
 class Member:
-    """One file of a folder: its path in it, and what the system says about it."""
+    """One file of a folder: its path in it, and what the system says about it, or about a link that leads nowhere."""
 
     path: str
     status: os.stat_result
+    leads_nowhere: bool = False
 
 
 def is_snapshot(path: str | os.PathLike[str]) -> bool:
-    """Whether a folder is one snapshot rather than a place for several: it has a seal beside it, or the name of one.
-
-    A folder with a supervisor's state in it, or with snapshots that say their steps, is such a place whatever its name.
-    """
+    """Whether a folder is one snapshot rather than a place for several, with a supervisor's state or files with steps in it."""
     folder = os.path.abspath(path)
-    if not os.path.isdir(folder):
-        return False
-    if os.path.isfile(seal_path(folder)):
-        return True
-    if naming.any_folder_name(os.path.basename(folder)) is False:
+    if not os.path.isdir(folder) or not looks_like_one(folder):
         return False
     names = os.listdir(folder)
-    return STATE_DIR not in names and not any(_tells_step(naming.any_name(name)) for name in names)
+    return os.path.isfile(seal_path(folder)) or not (
+        STATE_DIR in names or any(_tells_step(naming.any_name(name)) for name in names)
+    )
+
+
+def looks_like_one(folder: str) -> bool:
+    """Whether a folder is a snapshot by a seal beside it or by its name; a `step_100` must also hold a file of tensors."""
+    word = naming.folder_word(os.path.basename(folder))
+    if word is None:
+        return not naming.unfinished(os.path.basename(folder)) and os.path.isfile(seal_path(folder))
+    if word in naming.SURE_WORDS or os.path.isfile(seal_path(folder)):
+        return True
+    try:
+        return any(naming.has_snapshot_suffix(member.path) for member in members(folder))
+    except OSError:
+        return True  # what cannot be looked into is said to be so, not passed over
 
 
 def _tells_step(found: int | bool | None) -> bool:
@@ -56,28 +65,34 @@ def _tells_step(found: int | bool | None) -> bool:
 
 def members(folder: str) -> list[Member]:
     """Every file in a folder and the folders in it, in order of their paths. Raises OSError; links to folders are not entered."""
-    return sorted(_walk(folder, "", 0), key=lambda member: member.path)
+    found: list[Member] = []
+    for member in _walk(folder, "", 0):
+        found.append(member)
+        if len(found) > MAX_MEMBERS:
+            raise OSError(errno.E2BIG, f"it holds more than {MAX_MEMBERS:,} files")
+    return sorted(found, key=lambda member: member.path)
 
 
 def _walk(folder: str, below: str, depth: int) -> Iterator[Member]:
     if depth > MAX_DEPTH:
         raise OSError(errno.ELOOP, f"it is nested deeper than {MAX_DEPTH} folders")
     with os.scandir(os.path.join(folder, below)) as entries:
-        for count, entry in enumerate(entries):
-            if count > MAX_MEMBERS:
-                raise OSError(errno.E2BIG, f"it holds more than {MAX_MEMBERS:,} files")
+        for entry in entries:
             path = os.path.join(below, entry.name)
             if entry.is_dir(follow_symlinks=False):
                 yield from _walk(folder, path, depth + 1)
             else:
-                yield from _member(folder, path)
+                yield from _member(folder, path, entry.is_symlink())
 
 
-def _member(folder: str, path: str) -> Iterator[Member]:
+def _member(folder: str, path: str, is_link: bool) -> Iterator[Member]:
+    full = os.path.join(folder, path)
     try:
-        status = os.stat(os.path.join(folder, path))
+        status = os.stat(full)
     except FileNotFoundError:
-        return  # gone since it was listed, or a link to nowhere
+        if is_link:
+            yield Member(path, os.lstat(full), leads_nowhere=True)
+        return  # else it is gone since it was listed
     if stat.S_ISREG(status.st_mode):
         yield Member(path, status)
 
@@ -136,6 +151,9 @@ def _judge_members(folder: str, identity: Identity, found: list[Member]) -> Judg
 def _judge_listed(folder: str, seal: Manifest, found: list[Member]) -> Judgement:
     """Hold a folder against its list: what is missing is cheaper to find than what is wrong."""
     missing = [path for path, _ in seal.files if not os.path.isfile(os.path.join(folder, path))]
+    if found and len(missing) == len(seal.files):
+        judged = _judge_unlisted(folder, found)
+        return replace(judged, reason=f"{judged.reason}; seal-damaged: it names no file that is in the folder")
     if missing:
         verb = "is" if len(missing) == 1 else "are"
         reason = f"{len(missing)} of the {len(seal.files)} files in its seal {verb} missing: {_named(missing)}"
@@ -183,7 +201,10 @@ def judge_unsealed_folder(folder: str) -> Judgement:
 def _judge_unlisted(folder: str, found: list[Member]) -> Judgement:
     if not found:
         return Judgement(Kind.INCOMPLETE, Proof.STRUCTURE, "the folder is empty")
-    unfinished = [member.path for member in found if naming.temporary(os.path.basename(member.path))]
+    dangling = [member.path for member in found if member.leads_nowhere]
+    if dangling:
+        return Judgement(Kind.INCOMPLETE, Proof.STRUCTURE, f"what links in it lead to is not there: {_named(dangling)}")
+    unfinished = [member.path for member in found if naming.part_unfinished(member.path)]
     if unfinished:
         return Judgement(Kind.INCOMPLETE, Proof.STRUCTURE, f"its writer was not done with {_named(unfinished)}")
     for member in found:
@@ -204,10 +225,20 @@ def _judge_member(path: str, size: int) -> Judgement | None:
     with open(path, "rb") as file:
         if suffix != ".json":
             return judge_unsealed(file, size)
-        try:
-            json.loads(file.read(MAX_JSON_BYTES + 1) if size <= MAX_JSON_BYTES else b"0")
-        except (ValueError, RecursionError) as error:
+        return None if size > MAX_JSON_BYTES else _judge_json(file.read())
+
+
+def _judge_json(content: bytes) -> Judgement | None:
+    """A finding where it ends too early or holds what is no JSON; several values in a row, or absurd ones, are none."""
+    try:
+        json.loads(content)
+    except json.JSONDecodeError as error:
+        if not error.msg.startswith("Extra data"):
             return Judgement(Kind.CORRUPT, Proof.STRUCTURE, f"it is no whole JSON: {error}")
+    except UnicodeDecodeError as error:
+        return Judgement(Kind.CORRUPT, Proof.STRUCTURE, f"it is no whole JSON: {error}")
+    except (ValueError, RecursionError):
+        pass  # a number too long or lists too deep for this reader say nothing about the file
     return None
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from lastgood import folders, naming
 from lastgood.files import verify_open
+from lastgood.regular import regular
 from lastgood.verdict import Kind, Verdict
 
 TRANSIENT = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR, errno.EAGAIN})
@@ -34,15 +35,14 @@ def verify(path: str | os.PathLike[str], deep: bool = False) -> Verdict:
                 verdict = _unreadable(name, error)
                 break
             time.sleep(RETRY_SECONDS * 2**attempt)
+        except MemoryError:
+            verdict = _unreadable(name, OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
+            break
     if deep and verdict.usable:
         from lastgood.deep import look_into
 
         verdict = look_into(name, verdict)
-    return _timed(verdict, time.perf_counter() - started)
-
-
-def _timed(verdict: Verdict, seconds: float) -> Verdict:
-    return replace(verdict, seconds=round(seconds, 6))
+    return replace(verdict, seconds=round(time.perf_counter() - started, 6))
 
 
 def _unreadable(name: str, error: OSError) -> Verdict:
@@ -61,5 +61,5 @@ def _verify_once(name: str) -> Verdict:
         return folders.judge(name)
     if not stat.S_ISREG(status.st_mode):
         return Verdict(Kind.UNREADABLE, None, "it is neither a regular file nor a folder")
-    with open(name, "rb") as file:
+    with open(name, "rb", opener=regular) as file:
         return verify_open(name, file)

@@ -20,6 +20,8 @@ class Keep:
     every: int = 0
 
     def __post_init__(self) -> None:
+        if type(self.last) is not int:
+            raise TypeError(f"the number of snapshots to keep is a whole number, not {self.last!r}")
         if self.last < LEAST_KEPT:
             raise ValueError(
                 f"at least {LEAST_KEPT} snapshots must be kept, not {self.last}: the newest may turn out to be bad, "

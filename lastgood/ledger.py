@@ -11,12 +11,14 @@ import time
 from typing import Any, NamedTuple
 
 from lastgood.contract import LEDGER_FILE, STATE_DIR
+from lastgood.publish import write_durably
 from lastgood.regular import regular
 from lastgood.seal import Identity, seal_path
 from lastgood.verdict import Kind, Proof, Verdict
 
 STILL_NS = 2_000_000_000
-LINES_MAX = 20_000  # then it is begun anew
+ENTRIES_MAX = 20_000  # the newest, which are kept when it is written anew
+LINES_MAX = ENTRIES_MAX + 10_000  # then it is
 
 
 class SealStamp(NamedTuple):
@@ -91,17 +93,26 @@ class Ledger:
     def _append(self, entry: list[Any]) -> None:
         try:
             if self._lines >= LINES_MAX:
-                os.unlink(self._path)
-                self._lines = 0
-            line = json.dumps(entry).encode("ascii") + b"\n"
+                self._write_anew()
+                return
             descriptor = regular(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
             try:
-                os.write(descriptor, line)
+                os.write(descriptor, _line(entry))
             finally:
                 os.close(descriptor)
             self._lines += 1
         except OSError:
             pass  # a full disk must not end a judgement
+
+    def _write_anew(self) -> None:
+        """Keep the last verdict for each of the newest identities. Raises OSError."""
+        self._entries = dict(list(self._entries.items())[-ENTRIES_MAX:])
+        write_durably(self._path, b"".join(map(_line, self._entries.values())))
+        self._lines = len(self._entries)
+
+
+def _line(entry: list[Any]) -> bytes:
+    return json.dumps(entry).encode("ascii") + b"\n"
 
 
 def _parsed(text: str) -> list[Any]:

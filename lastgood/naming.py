@@ -17,10 +17,13 @@ _STEP_WORD_THEN_NUMBER = re.compile(r"(?i)(?:step|iter|iteration)[-_=. ]?(\d+)(?
 _LAST_NUMBER = re.compile(r"(?:^|[^0-9A-Za-z.])(\d+)$")
 _ONE_OF_MANY = re.compile(r"-\d+-of-\d+$")
 _BEGINS_WITH_WORD = re.compile(rf"(?i)(?:{_WORDS}|model)[-_=. ]?\d+(?:\.[a-z]+)?")
-_FOLDER = re.compile(rf"(?i)(?:global[-_]?)?{_WORDS}[-_=. ]?\d+")
+_FOLDER = re.compile(rf"(?i)(?P<word>(?:global[-_]?)?{_WORDS})[-_=. ]?\d+")
 _UNFINISHED = re.compile(
     r"(?i)(?:^tmp[-_.]|[-_.](?:tmp|temp|part|partial|swp|swx|bak|lock|incomplete)(?:[-_.]?\d*)?$|-tmp-\d+$|~$)"
 )
+
+_FOR_OTHERS = frozenset({".safetensors", ".npz", ".npy", ".h5", ".json", ".msgpack", ".tar"})
+_PART_UNFINISHED = frozenset({".tmp", ".temp", ".partial", ".incomplete"})
 
 NameRule = Callable[[str], "int | bool | None"]
 """Given a file name: False when it is no candidate, else its step, or None when the name tells no step."""
@@ -47,7 +50,7 @@ def partial_of(name: str) -> str | None:
 
 def unfinished(name: str) -> bool:
     """Whether a name says that its content is temporary, whoever made it. Such files are never candidates."""
-    return name.startswith(".") or temporary(name)
+    return name.startswith(".") or _UNFINISHED.search(name) is not None
 
 
 def step_in_name(name: str) -> int | None:
@@ -82,22 +85,27 @@ def any_name(name: str) -> int | bool | None:
     return False
 
 
-def any_folder_name(name: str) -> int | bool | None:
-    """The same for a folder: a known word and a number alone, or a suffix of snapshots with a step in the name.
+def folder_word(name: str) -> str | None:
+    """The known word in a folder's name that is a word and a number alone, or has a suffix of snapshots; else None."""
+    match = None if unfinished(name) else _FOLDER.fullmatch(name)
+    if match:
+        return match["word"].lower()
+    suffix = os.path.splitext(name)[1].lower()
+    return suffix if not unfinished(name) and suffix in _SUFFIXES and step_in_name(name) is not None else None
 
-    A folder is more often a place for snapshots, samples or logs than a snapshot itself, so less is taken for one.
-    """
-    if unfinished(name):
-        return False
-    if _FOLDER.fullmatch(name):
-        return step_in_name(name)
-    step = step_in_name(name) if os.path.splitext(name)[1].lower() in _SUFFIXES else None
-    return False if step is None else step
+
+SURE_WORDS = frozenset({"checkpoint", "ckpt", "snapshot"})
+"""Words that nobody gives to a folder of samples or logs."""
 
 
 def has_snapshot_suffix(name: str) -> bool:
     """Whether a name ends as files do that hold tensors."""
-    return os.path.splitext(name)[1].lower() in _SUFFIXES | {".bin"}
+    return os.path.splitext(name)[1].lower() in _SUFFIXES | {".bin", ".distcp"}
+
+
+def is_for_torch(name: str) -> bool:
+    """Whether a file of this name may be what torch loads; numpy's and others' are for somebody else."""
+    return os.path.splitext(name)[1].lower() not in _FOR_OTHERS
 
 
 def begins_with_a_mark(name: str) -> bool:
@@ -105,9 +113,10 @@ def begins_with_a_mark(name: str) -> bool:
     return os.path.splitext(name)[1].lower() in _SUFFIXES
 
 
-def temporary(name: str) -> bool:
-    """Whether a name says that a writer was not done with it. A hidden file may be a part of a snapshot."""
-    return _UNFINISHED.search(name) is not None
+def part_unfinished(path: str) -> bool:
+    """Whether a file in a folder says that its writer was not done with it; in deeper folders only one that holds tensors."""
+    stem, suffix = os.path.splitext(path)
+    return suffix.lower() in _PART_UNFINISHED and ("/" not in path or has_snapshot_suffix(stem))
 
 
 def rule_for(pattern: str | None) -> NameRule:
@@ -143,6 +152,6 @@ def rule_for(pattern: str | None) -> NameRule:
         if match is None or name.endswith(SEAL_SUFFIX) or partial_of(name) is not None:
             return False
         found = match[group] if expression.groups else None
-        return int(found) if found and found.isdigit() else None
+        return int(found) if found and found.isdecimal() else None
 
     return rule

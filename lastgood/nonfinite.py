@@ -8,7 +8,8 @@ range are rare), and only where one may be does arithmetic on one long integer l
 A contiguous tensor is looked at where it lies, and `first_index` counts in the order of its elements. Of any other one the
 whole stretch of its storage from its first element to its last one is looked at, gaps included, in storage order.
 
-`scan_in_child` does this in a process of its own: the caller's memory stays flat, and a crash cannot take the caller.
+`scan_in_child` does this in a process of its own: the caller's memory stays flat, and a crash cannot take the caller. That
+process does not outlive the thread that started it.
 Not done: big-endian files, quantized tensors. What is smaller than float8 has neither NaN nor infinities.
 """
 
@@ -34,12 +35,16 @@ CHUNK_BYTES = 1 << 20  # a multiple of every element's size
 MAX_FOUND = 10_000  # tensors that are listed; a model that diverged has one finding a tensor, and nobody reads more
 MAX_NAME_CHARACTERS = 500
 MAX_REPORT_BYTES = 64 << 20  # MAX_FOUND entries with the longest names, as JSON; a usual one is 100 kB at most
-KILL_SECONDS = 5.0  # a killed process is gone at once, unless its storage hangs
+KILL_SECONDS = 5.0  # a killed process is gone at once, unless its storage does not answer
 CHILD_MEMORY_BYTES = 4 << 30  # of address space; a hostile pickle costs the child an error, not the machine its memory
 
 
 class ScanError(Exception):
     """The scan came to no result; the message says why. It says nothing about the tensors."""
+
+
+class EndedError(ScanError):
+    """A signal ended the scan, which may be somebody's wish that it end."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +131,7 @@ def _scan(file: BinaryIO) -> list[NonFinite]:
         raise ScanError("its numbers are not little-endian, which is not read here")
     found: list[NonFinite] = []
     known: dict[TensorPart, _Count] = {}
+    part = None
     for part in inside.tensors:
         if part.dtype not in _IEEE and part.dtype not in _ONE_NAN:
             continue
@@ -138,6 +144,8 @@ def _scan(file: BinaryIO) -> list[NonFinite]:
             found.append(NonFinite(shown, part.dtype, count.nans, count.infinities, count.first))
             if len(found) == MAX_FOUND:
                 break
+    if part is None:
+        raise ScanError("it names no tensors that are known here")
     return found
 
 
@@ -218,7 +226,7 @@ def scan_in_child(
     the reason for whatever went wrong with the file, the scan or the child, and OSError when no child can be started.
     """
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    command = [sys.executable, "-I", "-S", "-c", _CHILD, root, os.path.abspath(path)]
+    command = [sys.executable, "-I", "-S", "-c", _CHILD, root, os.path.abspath(path), str(os.getpid())]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
         if started is not None:
@@ -229,7 +237,8 @@ def scan_in_child(
     return _found_in(said, status)
 
 
-_CHILD = "import sys; sys.path.insert(0, sys.argv[1]); from lastgood.nonfinite import report; report(sys.argv[2])"
+_CHILD = "import sys; sys.path.insert(0, sys.argv[1]); from lastgood.nonfinite import report; report(*sys.argv[2:])"
+_PR_SET_PDEATHSIG = 1
 
 
 def _read_report(process: subprocess.Popen[bytes], deadline: float) -> bytes:
@@ -250,14 +259,14 @@ def _read_report(process: subprocess.Popen[bytes], deadline: float) -> bytes:
 
 
 def _ended(process: subprocess.Popen[bytes]) -> int:
-    """End the child if it has not ended; returns its status. Raises ScanError when storage that hangs does not let it end."""
+    """End the child if it has not ended; returns its status. Raises ScanError when its storage does not let it end."""
     assert process.stdout is not None
     process.stdout.close()
     process.kill()
     try:
         return process.wait(KILL_SECONDS)
     except subprocess.TimeoutExpired:
-        raise ScanError(f"the scan hangs in a read and cannot be ended (process {process.pid})") from None
+        raise ScanError(f"its storage does not answer, and the scan cannot be ended (process {process.pid})") from None
 
 
 def _found_in(said: bytes, status: int) -> list[NonFinite]:
@@ -267,14 +276,18 @@ def _found_in(said: bytes, status: int) -> list[NonFinite]:
             return [NonFinite(**one) for one in told["found"]]
         reason = str(told["error"])
     except (ValueError, KeyError, TypeError):
-        reason = (
-            f"the scan ended by {signal.Signals(-status).name}" if status < 0 else "the scan ended without a result"
-        )
+        if status < 0:
+            raise EndedError(f"the scan ended by {signal.Signals(-status).name}") from None
+        reason = "the scan ended without a result"
     raise ScanError(reason)
 
 
-def report(path: str) -> None:
-    """Scan a file and print the findings, or the reason why there are none, as one line of JSON: the child's whole work."""
+def report(path: str, parent: str) -> None:
+    """Scan a file and print the findings, or the reason why there are none, as one line of JSON: the child's whole work.
+
+    It ends with the process `parent`, which started it.
+    """
+    _end_with(int(parent))
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     limit = CHILD_MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(CHILD_MEMORY_BYTES, hard)
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
@@ -288,3 +301,13 @@ def report(path: str) -> None:
         told = {"error": f"its pickle takes more than {CHILD_MEMORY_BYTES >> 30} GiB of memory"}
     sys.stdout.write(json.dumps(told) + "\n")
     sys.stdout.flush()
+
+
+def _end_with(parent: int) -> None:
+    """Have the system kill this process when `parent` is gone, where it can; it may be gone already."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+    if os.getppid() != parent:
+        os._exit(1)

@@ -1,7 +1,8 @@
 """What a trainer's own saving and loading tells its supervisor: a line of JSON in the file that the environment names.
 
 A note is an aside. Without a supervisor there is none, and one that cannot be written is lost: it never costs the trainer
-anything but the time of a small append.
+anything but the time of a small append. Only what is done in the directory that the supervisor watches is told: a trainer may
+save and load elsewhere too, and that is no news of the run.
 """
 
 import json
@@ -11,20 +12,21 @@ from contextlib import ContextDecorator
 from typing import Any
 
 from lastgood.choose import Judged
-from lastgood.contract import ENV_NOTES, NOTE_BYTES_MAX, NOTE_FALLBACK, NOTE_SAVE_FAILED
+from lastgood.contract import ENV_CHECKPOINT_DIR, ENV_NOTES, NOTE_BYTES_MAX, NOTE_FALLBACK, NOTE_SAVE_FAILED
 from lastgood.regular import regular
 
 _SHORTER = ((1000, 20), (255, 8), (255, 1))
 """Characters a text and items a list, tried until the line is short enough; a file's name has 255 at most."""
 
 
-def note(kind: str, **fields: Any) -> None:
-    """Append a note in one write; does nothing without a supervisor, and never raises."""
-    path = os.environ.get(ENV_NOTES)
-    if not path:
+def note(kind: str, directory: str | os.PathLike[str], **fields: Any) -> None:
+    """Append a note about a directory in one write; does nothing unless a supervisor watches that one, and never raises."""
+    path, watched = os.environ.get(ENV_NOTES), os.environ.get(ENV_CHECKPOINT_DIR)
+    if not path or not watched:
         return
     try:
-        _append(path, _line({"note": kind, **fields}))
+        if os.path.realpath(directory) == os.path.realpath(watched):
+            _append(path, _line({"note": kind, **fields}))
     except Exception:  # noqa: BLE001 - whatever is wrong with a note, training goes on
         pass
 
@@ -56,7 +58,8 @@ def _append(path: str, line: bytes) -> None:
 class NotedSave(ContextDecorator):
     """Notes the failure of a save that is done inside, whatever ended it, and passes it on. Wraps blocks and functions."""
 
-    def __init__(self, step: int | None, name: str, blocking: bool) -> None:
+    def __init__(self, step: int | None, path: str | os.PathLike[str], blocking: bool) -> None:
+        self._directory, name = os.path.split(path)
         self._save = {"step": step, "name": name, "blocking": blocking}
 
     def __enter__(self) -> None:
@@ -66,17 +69,20 @@ class NotedSave(ContextDecorator):
         """Note what went wrong, if anything did."""
         if error is not None:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            note(NOTE_SAVE_FAILED, **self._save, reason=str(reason), errno=getattr(error, "errno", None))
+            note(
+                NOTE_SAVE_FAILED, self._directory, **self._save, reason=str(reason), errno=getattr(error, "errno", None)
+            )
 
 
-def note_fallback(rungs: Iterable[Judged], chosen: Judged) -> None:
-    """Note that `chosen` is loaded, and not one of the newer ones that precede it in `rungs`; without such, nothing."""
+def note_fallback(directory: str | os.PathLike[str], rungs: Iterable[Judged], chosen: Judged) -> None:
+    """Note that `chosen` is loaded, and not one of the newer ones before it in a directory's `rungs`; without such, nothing."""
     newer = list(rungs)
     newer = newer[: newer.index(chosen)]
     if not newer:
         return
     note(
         NOTE_FALLBACK,
+        directory,
         newest_step=next((rung.step for rung in newer if rung.step is not None), None),
         chosen=chosen.name,
         chosen_step=chosen.step,

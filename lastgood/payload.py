@@ -6,63 +6,71 @@ import io
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from lastgood.contract import SALVAGE_KEY
 from lastgood.rng import restore_rng_state
 
 log = logging.getLogger("lastgood")
 
-WRAPPER_PREFIXES = ("_orig_mod.", "module.")
-"""What torch.compile and (Distributed)DataParallel put before every key."""
+COMPILED, PARALLEL = "_orig_mod", "module"
+"""What torch.compile puts before the names of what it compiled, and (Distributed)DataParallel before every name."""
 
 NAMED_MAX = 5  # values that would not load again, named at a time
 
 _PLAIN = frozenset({int, float, bool, complex, str, bytearray, type(None)})
-"""Types whose values load again whatever they hold; of bytes, those that are not empty do."""
+"""Types whose values load again whatever they hold. Not bytes: empty ones would be refused."""
 
 
 def plain_state_dict(model: Any) -> dict[str, Any]:
-    """The model's state under the names that the plain model has, whatever wrappers are around it.
+    """The model's state under the names that the plain model has, whatever wrappers are around it or its parts.
 
     `_metadata`, by which modules know the version of what they load, comes along.
     """
     state = model.state_dict()
-    plain = OrderedDict((_plain_key(key), value) for key, value in state.items())
+    depth = _wrapped(state)
+    plain = OrderedDict((_plain(key, depth), value) for key, value in state.items())
     metadata = getattr(state, "_metadata", None)
     if metadata is not None:
-        plain._metadata = OrderedDict((_plain_module(name), value) for name, value in metadata.items())  # type: ignore[attr-defined]
+        plain._metadata = OrderedDict((_plain(name, depth), value) for name, value in metadata.items())  # type: ignore[attr-defined]
     return plain
 
 
-def _plain_key(key: str) -> str:
-    for prefix in WRAPPER_PREFIXES:
-        if key.startswith(prefix):
-            return _plain_key(key.removeprefix(prefix))
-    return key
+def _wrapped(keys: Iterable[str]) -> int:
+    """How often a data-parallel wrapper is around a model with such keys: its name is before every one of them."""
+    paths = [_plain(key, 0).split(".") for key in keys]
+    depth = 0
+    while paths and all(path[depth : depth + 1] == [PARALLEL] and len(path) > depth + 1 for path in paths):
+        depth += 1
+    return depth
 
 
-def _plain_module(name: str) -> str:
-    """The name of a module without wrappers: the wrapper's own becomes the model's, which is empty."""
-    return _plain_key(f"{name}.").removesuffix(".")
+def _plain(name: str, depth: int) -> str:
+    """A name without what torch.compile puts before its parts, and without `depth` data-parallel wrappers."""
+    parts = [part for part in name.split(".") if part != COMPILED]
+    while depth and parts[:1] == [PARALLEL]:
+        parts, depth = parts[1:], depth - 1
+    return ".".join(parts)
 
 
 def load_plain_state_dict(model: Any, state: Mapping[str, Any]) -> None:
     """Load a state saved with or without wrappers into a model with or without wrappers. Raises on any other difference."""
     own = model.state_dict()
-    names = {_plain_key(key): key for key in own}
-    renamed = OrderedDict((names.get(_plain_key(key), key), value) for key, value in state.items())
+    here, there = _wrapped(own), _wrapped(state)
+    names = {_plain(key, here): key for key in own}
+    renamed = OrderedDict((names.get(_plain(key, there), key), value) for key, value in state.items())
     metadata = getattr(state, "_metadata", None)
     if metadata is not None:
-        modules = {_plain_module(name): name for name in getattr(own, "_metadata", {})}
+        modules = {_plain(name, here): name for name in getattr(own, "_metadata", {})}
         renamed._metadata = OrderedDict(  # type: ignore[attr-defined]
-            (modules.get(_plain_module(name), name), value) for name, value in metadata.items()
+            (modules.get(_plain(name, there), name), value) for name, value in metadata.items()
         )
     model.load_state_dict(renamed, strict=True)
 
 
 def restore(payload: Mapping[str, Any], model: Any, optimizer: Any, scheduler: Any, scaler: Any) -> None:
-    """Restore what is given, and every RNG, from a payload. What a payload lacks, as a salvaged one may, is left and named.
+    """Restore what is given, and every RNG, from a payload. What it lacks, or a salvage lost a part of, is left and named.
 
     Raises RuntimeError for a model that the payload lacks, and of torch for one that is another.
     """
@@ -70,11 +78,12 @@ def restore(payload: Mapping[str, Any], model: Any, optimizer: Any, scheduler: A
         if payload.get("model") is None:
             raise RuntimeError(f"the snapshot holds no model; it has {', '.join(map(str, payload)) or 'nothing'}")
         load_plain_state_dict(model, payload["model"])
+    lost = {str(name).partition(".")[0] for name in (payload.get(SALVAGE_KEY) or {}).get("lost", ())}
     for part, key in ((optimizer, "optimizer"), (scheduler, "scheduler"), (scaler, "scaler")):
-        if part is not None and payload.get(key) is not None:
+        if part is not None and payload.get(key) is not None and key not in lost:
             part.load_state_dict(payload[key])
         elif part is not None:
-            log.warning("the snapshot holds no %s: the one given stays as it is", key)
+            log.warning("the snapshot holds no %s that is whole: the one given stays as it is", key)
     if payload.get("rng") is not None:
         restore_rng_state(payload["rng"])
 
@@ -111,7 +120,8 @@ def _refused(payload: Any) -> Iterator[tuple[str, Any, str]]:
         if kind in plain or id(value) in seen:
             continue
         seen.add(id(value))
-        if kind in tensors or kind is OrderedDict:
+        sample = _sample(value)
+        if sample is not value or kind in tensors or kind is OrderedDict:
             waiting += [(f"{path}.{name}", one) for name, one in vars(value).items()]
         if kind in tensors:
             continue
@@ -120,8 +130,28 @@ def _refused(payload: Any) -> Iterator[tuple[str, Any, str]]:
             waiting += [(f"{path}[{key!r}]", one) for key, one in value.items() if type(one) not in plain]
         elif kind in (list, tuple):
             waiting += [(f"{path}[{at}]", one) for at, one in enumerate(value) if type(one) not in plain]
-        elif (problem := _problem(value)) is not None:
+        elif _problem(sample) is not None and (problem := _problem(value)) is not None:
             yield path, value, problem
+
+
+def _sample(value: Any) -> Any:
+    """In place of a tensor of another class an empty one without attributes, when the class leaves its saving to torch.
+
+    Whether it loads again depends on the class and the attributes, and not on the bytes, which may be many.
+    """
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        return value
+    kind = type(value)
+    plain = torch.nn.Parameter if issubclass(kind, torch.nn.Parameter) else torch.Tensor
+    if kind is plain or any(getattr(kind, name, None) is not getattr(plain, name, None) for name in _SAVED_BY):
+        return value
+    return torch.empty(0, device="cpu").as_subclass(kind)
+
+
+_SAVED_BY = ("__reduce_ex__", "__getstate__")
+"""What a class of tensors has of its own when it decides itself how it is saved."""
 
 
 def _problem(value: Any) -> str | None:
@@ -167,3 +197,10 @@ _CURES: tuple[tuple[Callable[[Any], bool], str], ...] = (
 def _cure(value: Any) -> str:
     other = "save it as numbers, text, lists, dictionaries and tensors"
     return next((cure for fits, cure in _CURES if fits(value)), other)
+
+
+def telling_line(error: Exception) -> str:
+    """The line of torch's text that says what is wrong: the first, or the one that names what it will not import."""
+    lines = [line.strip() for line in str(error).splitlines()] or [type(error).__name__]
+    line = next((line for line in lines if "Unsupported" in line), lines[0])
+    return "".join(c for c in line if c.isprintable())

@@ -70,7 +70,7 @@ def _unsigned(raw: bytes) -> int:
 
 def _signed(raw: bytes) -> int:
     if len(raw) > MAX_INTEGER_BYTES:
-        raise PickleError("a number is absurdly long")
+        raise TooLargeError("a number is absurdly long")
     return int.from_bytes(raw, "little", signed=True)
 
 
@@ -111,7 +111,7 @@ def _operation(known: pickletools.OpcodeInfo) -> Operation:
 
     def line(raw: bytes) -> Any:
         if len(raw) > longest:
-            raise PickleError("a number is absurdly long")
+            raise TooLargeError("a number is absurdly long")
         return reader(io.BytesIO(raw))
 
     return Operation(known.name, known.arg.n, _MEANINGS.get(known.arg.name, line))

@@ -137,7 +137,7 @@ class _Machine:
         if self.key_parts > MAX_KEY_PARTS:
             raise TooLargeError(f"its keys have more than {MAX_KEY_PARTS:,} parts")
         if not all(isinstance(part, _FLAT) for part in parts):
-            raise PickleError("a key is neither text, a number nor a flat tuple of them")
+            raise TooLargeError("a key is neither text, a number nor a flat tuple of them, and not read here")
         if any(isinstance(part, str | bytes) and len(part) > MAX_KEY_LENGTH for part in parts):
             raise TooLargeError(f"a key is longer than {MAX_KEY_LENGTH:,} characters")
         self.chosen_keys += any(isinstance(part, int | float) for part in parts)

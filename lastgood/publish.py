@@ -11,12 +11,13 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import BinaryIO, cast
 
 from lastgood.hashing import HashingFile, file_sha256
 from lastgood.naming import partial_name, partial_of
 from lastgood.regular import regular
-from lastgood.seal import Seal, parse_seal, seal_path, seal_text
+from lastgood.seal import MAX_SEAL_BYTES, Seal, parse_seal, seal_path, seal_text
 
 BEGIN_BYTES = 32 << 20  # a stretch that is worth a system call, and that the disk has not fallen behind by
 MODE = 0o666  # the umask takes its share, as for any file a program makes
@@ -45,7 +46,7 @@ def publish(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -
     target = os.path.abspath(path)
     folder, name = os.path.split(target)
     partial = os.path.join(folder, partial_name(name))
-    old_seal = _read_if_there(seal_path(target))
+    old_seal = _seal_if_there(seal_path(target))
     sealed = False
     try:
         digest, size = _write_partial(partial, write)
@@ -103,12 +104,22 @@ class _Whole:
 
 def _begin_writeback(descriptor: int, start: int, count: int) -> None:
     """Hint that these bytes are to reach the disk soon; whether they did, only fsync tells. Elsewhere than on Linux, nothing."""
+    begin = _sync_file_range()
+    if begin is not None:
+        begin(descriptor, start, count, 2)  # SYNC_FILE_RANGE_WRITE
+
+
+@cache
+def _sync_file_range() -> Callable[[int, int, int, int], object] | None:
+    """The system's call of that name, if it has one: looked up once."""
+    found = None
     if sys.platform == "linux":
         import ctypes
 
-        begin = getattr(ctypes.CDLL(None), "sync_file_range", None)
-        if begin is not None:
-            begin(ctypes.c_int(descriptor), ctypes.c_int64(start), ctypes.c_int64(count), ctypes.c_uint(2))  # WRITE
+        found = getattr(ctypes.CDLL(None), "sync_file_range", None)
+        if found is not None:
+            found.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    return found
 
 
 def _explained(error: BaseException, partial: str, written: int) -> BaseException:
@@ -218,9 +229,10 @@ def remove(path: str | os.PathLike[str]) -> None:
     _remove_whole(partial)
 
 
-def sweep(folder: str | os.PathLike[str]) -> list[str]:
+def sweep(folder: str | os.PathLike[str], left: Callable[[str, OSError], object] | None = None) -> list[str]:
     """Remove what interrupted publications and removals of this library left behind; returns the names removed.
 
+    What cannot be removed stays, as no candidate; `left` is told its name and why. Raises OSError when the folder cannot be read.
     Only for the holder of the folder's writer lock: another writer's partial is not distinguishable from a dead one's.
     """
     base = os.path.abspath(folder)
@@ -229,10 +241,14 @@ def sweep(folder: str | os.PathLike[str]) -> list[str]:
         final = partial_of(name)
         if final is None:
             continue
-        if not _is_there(os.path.join(base, final)):
-            remove_if_there(seal_path(os.path.join(base, final)))
-        _remove_whole(os.path.join(base, name))
-        gone.append(name)
+        try:
+            if not _is_there(os.path.join(base, final)):
+                remove_if_there(seal_path(os.path.join(base, final)))
+            _remove_whole(os.path.join(base, name))
+            gone.append(name)
+        except OSError as error:
+            if left is not None:
+                left(name, error)
     return gone
 
 
@@ -261,9 +277,13 @@ def _is_there(path: str) -> bool:
     return True
 
 
-def _read_if_there(path: str) -> bytes | None:
+def _seal_if_there(path: str) -> bytes | None:
+    """The content of a seal file, None without one. Raises OSError, also for what is too large to be one: that is left alone."""
     try:
         with open(path, "rb", opener=regular) as file:
-            return file.read()
+            content = file.read(MAX_SEAL_BYTES + 1)
     except FileNotFoundError:
         return None
+    if len(content) > MAX_SEAL_BYTES:
+        raise OSError(errno.EFBIG, "Too large to be a seal", path)
+    return content

@@ -1,5 +1,6 @@
 """The candidates of a checkpoint directory, newest first, and the newest that is good."""
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -10,8 +11,11 @@ from lastgood.contract import QUARANTINE_DIR, RUN_FILE, SEAL_SUFFIX, STATE_DIR
 from lastgood.judging import verify
 from lastgood.ledger import Ledger, SealStamp, now_ns
 from lastgood.regular import regular
-from lastgood.seal import Identity, seal_path
+from lastgood.seal import Identity
 from lastgood.verdict import Verdict
+
+NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+"""Why there is nothing behind a name: it has just gone, or is a link to nowhere. Any other error hides something."""
 
 
 class Rung(NamedTuple):
@@ -40,10 +44,15 @@ class Rung(NamedTuple):
         return self.identity.mtime_ns
 
 
-def scan(checkpoint_dir: str | os.PathLike[str], pattern: str | None = None) -> list[Rung]:
-    """Every candidate, file or folder, newest first, unjudged. Links are followed and each is counted once.
+def scan(
+    checkpoint_dir: str | os.PathLike[str], pattern: str | None = None, ledger: Ledger | None = None
+) -> list[Rung]:
+    """Every candidate, file or folder, newest first, judged only where the ledger remembers a verdict.
 
-    A file that vanishes while it is looked at is left out. Raises OSError when the directory itself cannot be read.
+    Links are followed and each candidate is counted once.
+
+    What vanishes while it is looked at is left out; what cannot be looked at now is not. Raises OSError when the directory
+    itself cannot be read.
     """
     directory = os.fspath(checkpoint_dir)
     found: dict[tuple[int, int], Rung] = {}
@@ -52,8 +61,10 @@ def scan(checkpoint_dir: str | os.PathLike[str], pattern: str | None = None) -> 
     for entry, step in candidates:
         try:
             status = entry.stat()
-        except OSError:
-            continue  # gone, or a link to nowhere: either way nothing to judge
+        except OSError as error:
+            if step is not False and error.errno not in NOT_THERE:
+                found[-1, entry.inode()] = Rung(directory, entry.name, step, Identity(entry.inode(), 0, 0, 0))
+            continue
         key = (status.st_dev, status.st_ino)
         if step is False:
             pointed_to.add(key)
@@ -62,7 +73,11 @@ def scan(checkpoint_dir: str | os.PathLike[str], pattern: str | None = None) -> 
         if identity is None:
             continue
         name = entry.name
-        rung = Rung(directory, name, step, identity, seal_inode=seals.get(name, 0))
+        seal = seals.get(name, 0)
+        verdict = None if ledger is None else ledger.get(entry.path, identity, seal)
+        if step is None and verdict is not None:
+            step = verdict.step
+        rung = Rung(directory, name, step, identity, verdict, False, seal)
         other = found.get(key)
         if other is not None:
             rung = (rung if _tells_more(rung, other, entry.is_symlink()) else other)._replace(linked=True)
@@ -88,22 +103,28 @@ def _named(
             if name[-len(SEAL_SUFFIX) :] == SEAL_SUFFIX:
                 seals[name[: -len(SEAL_SUFFIX)]] = entry.inode()
                 continue
-            step = _step_of_folder(entry) if pattern is None and entry.is_dir() else rule(name)
+            step = _step_of_folder(entry) if pattern is None and _is_folder(entry) else rule(name)
             if step is not False or entry.is_symlink():
                 candidates.append((entry, None if step is True else step))
     return candidates, seals
 
 
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False  # a link to itself, or through what is no folder
+
+
 def _step_of_folder(entry: "os.DirEntry[str]") -> int | bool | None:
-    """Without a pattern a folder needs the name of a snapshot, or a seal beside it."""
-    step = naming.any_folder_name(entry.name)
-    sealed = step is False and not naming.unfinished(entry.name) and os.path.isfile(seal_path(entry.path))
-    return naming.step_in_name(entry.name) if sealed else step
+    """Without a pattern, what is no snapshot by name and content is no candidate."""
+    return naming.step_in_name(entry.name) if folders.looks_like_one(entry.path) else False
 
 
 def identity_of(path: str | os.PathLike[str]) -> Identity | None:
     """The identity of a snapshot as it is now; None when it is neither a file nor a folder. Raises OSError."""
-    return _identity(os.fspath(path), os.stat(path))
+    status = os.stat(path)
+    return folders.identity_of(os.fspath(path), status) if stat.S_ISDIR(status.st_mode) else _identity("", status)
 
 
 def _identity(path: str, status: os.stat_result) -> Identity | None:
@@ -139,16 +160,6 @@ def judge(rung: Rung, ledger: Ledger | None = None, fresh: bool = False) -> Rung
         verdict = verify(path)
         if ledger is not None:
             ledger.put(path, rung.identity, verdict, read_at, seal)
-    return _with(verdict, rung)
-
-
-def recalled(rung: Rung, ledger: Ledger) -> Rung | None:
-    """The rung with the verdict that the ledger remembers, None when it remembers none: `judge` without the reading."""
-    verdict = ledger.get(f"{rung.folder}/{rung.name}", rung.identity, rung.seal_inode)
-    return None if verdict is None else _with(verdict, rung)
-
-
-def _with(verdict: Verdict, rung: Rung) -> Rung:
     step = verdict.step if rung.step is None else rung.step
     return Rung(rung.folder, rung.name, step, rung.identity, verdict, rung.linked, rung.seal_inode)
 
@@ -156,8 +167,8 @@ def _with(verdict: Verdict, rung: Rung) -> Rung:
 def ladder(checkpoint_dir: str | os.PathLike[str], pattern: str | None = None) -> list[Rung]:
     """Every candidate of a directory, newest first, each judged. Raises OSError when the directory cannot be read."""
     ledger = Ledger(checkpoint_dir)
-    found = scan(checkpoint_dir, pattern)
-    judged = [judge(rung, ledger) for rung in found]
+    found = scan(checkpoint_dir, pattern, ledger)
+    judged = [judge(rung) if rung.verdict is None else rung for rung in found]
     return choose.newest_first(judged) if any(rung.step is None for rung in found) else judged
 
 

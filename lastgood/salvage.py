@@ -24,18 +24,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
+from lastgood.contract import MODEL_KEYS, SALVAGE_KEY
 from lastgood.formats import DamageError, torch_writer
 from lastgood.formats.raw_zip import Source
-from lastgood.formats.torch_damaged import State, Storage, Wreck, look
+from lastgood.formats.torch_damaged import Storage, Wreck, look
 from lastgood.formats.torch_keeping import Keeper, Lost
-from lastgood.formats.torch_tensors import walk
+from lastgood.formats.torch_tensors import tensors_in, walk
 from lastgood.pickles import Call
 from lastgood.publish import Published, publish
 from lastgood.seal import seal_path
 
-MODEL_KEYS = ("model", "state_dict", "model_state_dict")
 OPTIMIZER_KEYS = ("optimizer", "optimizer_state_dict", "optimizer_states", "optimizers")
-NOTE_KEY = "lastgood_salvage"
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ def salvage(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> S
         except DamageError as damage:
             return Salvaged(False, None, 0, (), 0, reason=damage.reason)
         parts = _keep(wreck)
-        tensors = [tensor for _, tensor in walk(parts.value)]
+        tensors = list(tensors_in(parts.value))
         size = sum(tensor.bytes for tensor in tensors)
         if not tensors or (size == 0 and parts.keeper.lost):
             reason = "none of its tensors could be had" if parts.keeper.lost else "it holds no tensors"
@@ -87,17 +86,6 @@ def salvage(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> S
         wreck.unproven,
         published,
     )
-
-
-def intact_tensors(path: str | os.PathLike[str]) -> tuple[int, int]:
-    """How many tensors of a torch file are proven whole by their CRC32, and how many it names.
-
-    Reads what is left of the file once. Raises DamageError when its pickle is not whole, OSError when it cannot be opened.
-    """
-    with open(path, "rb") as file:
-        wreck = look(file)
-    whole = [wreck.storages[tensor.storage].state is State.WHOLE for _, tensor in walk(wreck.contents.value)]
-    return sum(whole), len(whole)
 
 
 def _check_target(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
@@ -124,9 +112,9 @@ def _keep(wreck: Wreck) -> _Parts:
     value, keeper = wreck.contents.value, Keeper(wreck.storages)
     kept = keeper.keep(value)
     top = _entries(value)
-    model = next((key for key in MODEL_KEYS if any(walk(top.get(key)))), None)
+    model = next((key for key in MODEL_KEYS if any(tensors_in(top.get(key)))), None)
     optimizer = next((key for key in OPTIMIZER_KEYS if top.get(key) is not None), None)
-    has_model = any(walk(value if model is None else _entries(kept).get(model)))
+    has_model = any(tensors_in(value if model is None else _entries(kept).get(model)))
     return _Parts(
         kept,
         keeper,
@@ -157,9 +145,9 @@ def _with_note(parts: _Parts, source: str, unproven: bool) -> Any:
     if unproven:
         note["unproven"] = True
     if isinstance(parts.value, dict):
-        parts.value[NOTE_KEY] = note
+        parts.value[SALVAGE_KEY] = note
     elif isinstance(parts.value, Call) and str(parts.value.function) == "collections.OrderedDict":
-        parts.value.items.append((NOTE_KEY, note))
+        parts.value.items.append((SALVAGE_KEY, note))
     return parts.value
 
 

@@ -21,11 +21,11 @@ from typing import NamedTuple
 from lastgood.contract import SEAL_SUFFIX, SEALS_DIR, STATE_DIR
 from lastgood.regular import regular
 
-MAX_SEAL_BYTES = 4 << 20  # a list of 30,000 files; a larger one is not a seal
+MAX_SEAL_BYTES = 32 << 20  # a list of as many files as a folder may hold; a larger one is not a seal
 
 _TAGGED = re.compile(
-    r"(?P<escaped>\\?)SHA256 \((?P<name>.+)\) = (?P<digest>[0-9a-fA-F]{64})"
-)  # as --tag and BSD write it
+    r"(?P<escaped>\\?)SHA(?:2-)?256 ?\((?P<name>.+)\) ?= ?(?P<digest>[0-9a-fA-F]{64})"
+)  # as --tag, BSD and openssl do
 _LINE = re.compile(r"(?P<escaped>\\?)(?P<digest>[0-9a-fA-F]{64})(?:[ \t]+(?P<name>[^ \t].*))?")
 _REPLACES = re.compile(r"#\s*replaces\s+([0-9a-f]{64})\s*")
 
@@ -117,8 +117,8 @@ def parse_manifest(content: bytes, name: str) -> Manifest | SealDamaged:
     Any line that makes no sense damages all of it: half a list would vouch for half a snapshot.
     """
     files: dict[str, str] = {}
-    for line in re.split(r"\r?\n", _decode(content).strip("\0 \t\r\n")):
-        line = line.strip(" \t")
+    for line in re.split(r"\r?\n", _decode(content).strip("\0\r\n")):
+        line = line.lstrip(" \t")  # at the end they may be part of a name
         if not line or line.startswith("#"):
             continue
         match = _LINE.fullmatch(line) or _TAGGED.fullmatch(line)

@@ -1,7 +1,9 @@
 """Seal a snapshot that somebody else wrote: record what its bytes are now, unless they contradict themselves."""
 
 import os
-import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +14,9 @@ from lastgood.hashing import file_sha256
 from lastgood.judging import verify
 from lastgood.lock import WriterLock
 from lastgood.publish import fsync_folder, write_durably
+from lastgood.rungs import identity_of
 from lastgood.seal import (
-    Identity,
+    MAX_SEAL_BYTES,
     Manifest,
     SealDamaged,
     content_beside,
@@ -22,7 +25,7 @@ from lastgood.seal import (
     seal_path,
     seal_text,
 )
-from lastgood.verdict import Kind
+from lastgood.verdict import Kind, Proof
 
 
 @dataclass(frozen=True)
@@ -43,36 +46,43 @@ class RefusedError(Exception):
     """The snapshot was not sealed; the message says why: a seal must not vouch for what is known to be bad."""
 
 
-def seal_snapshot(path: str | os.PathLike[str], replace: bool = False) -> Sealed:
+def seal_snapshot(path: str | os.PathLike[str]) -> Sealed:
     """Put `NAME.sha256` beside a snapshot, a file or a folder; `sha256sum -c` there agrees with it.
 
-    A seal that is there already is left when it agrees, and refuses when it does not, unless `replace`. What structure or
-    checksums inside show to be damaged is refused always. Raises RefusedError with the reason, RuntimeError when the
-    directory's writer is at work, OSError from the system.
+    A seal that is there already is left when it agrees, and refuses when it does not. What structure or checksums inside
+    show to be damaged is refused. Raises RefusedError with the reason, RuntimeError when the directory's writer is at work,
+    OSError from the system.
     """
     target = os.path.abspath(path)
-    if os.path.lexists(seal_path(target)) and not replace:
-        verdict = verify(target)
-        if verdict.kind is Kind.HEALTHY and verdict.sha256 is not None and sealed_beside(target):
-            return Sealed(target, seal_path(target), verdict.sha256, verdict.bytes, already=True)
-        if sealed_beside(target):
-            raise RefusedError(f"it has a seal that does not agree: {verdict.kind}, {verdict.reason}")
-    lock = _writer_lock(target)
-    try:
+    if isinstance(content_beside(target), SealDamaged):
+        raise RefusedError(
+            f"what is called {os.path.basename(seal_path(target))} cannot be read as a seal: look at it first"
+        )
+    if not sealed_beside(target):
         return _seal_anew(target)
-    finally:
-        if lock is not None:
+    verdict = verify(target)
+    if verdict.kind is Kind.HEALTHY and verdict.sha256 is not None:
+        return Sealed(target, seal_path(target), verdict.sha256, verdict.bytes, already=True)
+    cure = f"; if its bytes are right all the same, remove {os.path.basename(seal_path(target))} first"
+    raise RefusedError(f"{verdict.kind}: {verdict.reason}{cure if verdict.proof is Proof.SEAL else ''}")
+
+
+_WRITING = threading.Lock()  # one process is one writer: its threads take turns
+
+
+@contextmanager
+def _as_the_writer(folder: str) -> Iterator[None]:
+    """Be the one that saves there, where there has been one: its seals come before its data."""
+    with _WRITING:
+        if not os.path.exists(os.path.join(folder, STATE_DIR, WRITER_LOCK)):
+            yield
+            return
+        lock = WriterLock(Path(folder))
+        lock.hold()
+        try:
+            yield
+        finally:
             lock.release()
-
-
-def _writer_lock(target: str) -> WriterLock | None:
-    """The lock of the one that saves there, where there has been one: its seals come before its data."""
-    folder = Path(os.path.dirname(target))
-    if not (folder / STATE_DIR / WRITER_LOCK).exists():
-        return None
-    lock = WriterLock(folder)
-    lock.hold()
-    return lock
 
 
 def sealed_beside(target: str) -> bool:
@@ -86,22 +96,23 @@ def sealed_beside(target: str) -> bool:
 
 def _seal_anew(target: str) -> Sealed:
     folder, name = os.path.split(target)
-    status = os.stat(target)
-    if stat.S_ISDIR(status.st_mode):
-        before = folders.identity_of(target)
+    before = identity_of(target)
+    if before is None:
+        raise RefusedError("it is neither a regular file nor a folder")
+    if os.path.isdir(target):
         manifest = _sound_manifest(target)
         digest, text = manifest.sha256, "".join(seal_text(one, f"{name}/{part}") for part, one in manifest.files)
-        after = folders.identity_of(target)
-    elif stat.S_ISREG(status.st_mode):
-        before = Identity.of(status)
-        digest = _sound_digest(target, status.st_size)
-        text, after = seal_text(digest, name), Identity.of(os.stat(target))
     else:
-        raise RefusedError("it is neither a regular file nor a folder")
-    if before != after:
-        raise RefusedError("it changed while it was read")
-    write_durably(seal_path(target), text.encode("utf-8", "surrogateescape"))
-    fsync_folder(folder)
+        digest = _sound_digest(target, before.size)
+        text = seal_text(digest, name)
+    content = text.encode("utf-8", "surrogateescape")
+    if len(content) > MAX_SEAL_BYTES:
+        raise RefusedError(f"its list would have {len(content):,} bytes, more than is read of a seal")
+    with _as_the_writer(folder):
+        if identity_of(target) != before:
+            raise RefusedError("it changed while it was read")
+        write_durably(seal_path(target), content)
+        fsync_folder(folder)
     return Sealed(target, seal_path(target), digest, before.size, already=False)
 
 
@@ -112,7 +123,8 @@ def _sound_digest(target: str, size: int) -> str:
         judged = judge_unsealed(file, size)
         if judged.kind not in (Kind.INTACT, Kind.UNPROVEN):
             raise RefusedError(f"{judged.kind}: {judged.reason}")
-    return judged.sha256 or file_sha256(target)
+        assert judged.sha256 is not None
+    return judged.sha256
 
 
 def _sound_manifest(target: str) -> Manifest:

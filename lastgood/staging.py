@@ -154,5 +154,6 @@ class _Copying:
         file = io.BytesIO()
         self._torch.save(tensors, file)
         file.seek(0)
-        copied: list[Any] = self._torch.load(file, weights_only=True)
+        with self._torch.device("cpu"):  # a sparse one is put together where new tensors are made
+            copied: list[Any] = self._torch.load(file, map_location="cpu", weights_only=True)
         return copied

@@ -34,14 +34,13 @@ BAD = frozenset({Kind.TRUNCATED, Kind.CORRUPT, Kind.INCOMPLETE, Kind.POISONED})
 """Set aside on a fallback. Unreadable and incompatible ones are passed over but never moved."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """The finding about one snapshot.
 
     `reason` is a sentence a person can act on; `bytes` is the size judged; `sha256` is the digest of what was
     read, when the whole snapshot was read; `step` is the step inside it or in its name; `seconds` is what the
-    judging cost;
-    `errno` is the system's error for an unreadable one.
+    judging cost; `errno` is the system's error for an unreadable one.
     """
 
     kind: Kind

@@ -12,15 +12,17 @@ A format module answers for one kind of file, without torch and without executin
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, BinaryIO
 
 from lastgood import naming
+from lastgood.hashing import read_through
 from lastgood.pickles import Global
 from lastgood.verdict import Kind, Proof
 
+SEVERAL_IN_A_ROW = ".distcp"  # torch.distributed.checkpoint puts a file for each tensor behind the other
 HEAD_BYTES = 64
 TAIL_BYTES = 64
 
@@ -86,7 +88,9 @@ def registry() -> list[ModuleType]:
 
 
 def format_of(file: BinaryIO, size: int) -> ModuleType | None:
-    """The format whose marks a file of `size` bytes bears, or None."""
+    """The format whose marks a file of `size` bytes bears, or None. What is made of several files in a row is of none."""
+    if str(file.name).endswith(SEVERAL_IN_A_ROW):
+        return None
     file.seek(0)
     head = file.read(HEAD_BYTES)
     file.seek(max(0, size - TAIL_BYTES))
@@ -96,30 +100,30 @@ def format_of(file: BinaryIO, size: int) -> ModuleType | None:
 
 def unproven(file: BinaryIO, reason: str, top: Mapping[Any, Any] | None = None) -> Judgement:
     """The finding that nothing proves or disproves a file's bytes, which are hashed for it. Raises OSError."""
-    from lastgood.hashing import read_through
+    sha256 = _sha256(file, os.fstat(file.fileno()).st_size)
+    return Judgement(Kind.UNPROVEN, Proof.STRUCTURE, reason, sha256, top or {})
 
+
+def _sha256(file: BinaryIO, size: int, *looks: Callable[[memoryview], object]) -> str:
+    """The digest of the file's `size` bytes, which `looks` are shown on the way."""
     digest = hashlib.sha256()
-    read_through(file.fileno(), os.fstat(file.fileno()).st_size, digest.update)
-    return Judgement(Kind.UNPROVEN, Proof.STRUCTURE, reason, digest.hexdigest(), top or {})
+    read_through(file.fileno(), size, digest.update, *looks)
+    return digest.hexdigest()
 
 
 def judge_unknown(file: BinaryIO, size: int) -> Judgement:
     """The finding about a file of no known format: only what can be said of any bytes."""
-    from lastgood.hashing import read_through
-
     file.seek(0)
     head = file.read(HEAD_BYTES)
     if size < 4 and b"PK\x03\x04".startswith(head[:size]):
         return Judgement(Kind.TRUNCATED, Proof.STRUCTURE, f"ends at byte {size:,}, within its first record")
     if size > HEAD_BYTES and not any(head) and naming.begins_with_a_mark(str(file.name)):
         return Judgement(Kind.CORRUPT, Proof.STRUCTURE, f"its first {HEAD_BYTES} bytes are zero, as in no such file")
-    digest, zero = hashlib.sha256(), _OnlyZeros()
-    read_through(file.fileno(), size, digest.update, zero.look)
+    zero = _OnlyZeros()
+    sha256 = _sha256(file, size, zero.look)
     if zero.only:
-        return Judgement(Kind.CORRUPT, Proof.STRUCTURE, f"all of its {size:,} bytes are zero", digest.hexdigest())
-    return Judgement(
-        Kind.UNPROVEN, Proof.STRUCTURE, "no seal, and no checksums inside that are known here", digest.hexdigest()
-    )
+        return Judgement(Kind.CORRUPT, Proof.STRUCTURE, f"all of its {size:,} bytes are zero", sha256)
+    return Judgement(Kind.UNPROVEN, Proof.STRUCTURE, "no seal, and no checksums inside that are known here", sha256)
 
 
 class _OnlyZeros:

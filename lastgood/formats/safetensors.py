@@ -157,8 +157,8 @@ def _check(header: _Header, size: int) -> str:
     if size < header.end:
         base = LENGTH_BYTES + header.bytes
         there = sum(base + one.end <= size for one in header.tensors)
-        left = f"{there} of {len(header.tensors)} tensors there, without checksums"
-        raise DamageError(Kind.TRUNCATED, f"ends at byte {size:,} of {header.end:,}; {left}")
+        left = f"; {there} of {len(header.tensors)} tensors there, without checksums" if header.tensors else ""
+        raise DamageError(Kind.TRUNCATED, f"ends at byte {size:,} of {header.end:,}{left}")
     return unknown
 
 

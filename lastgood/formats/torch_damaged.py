@@ -22,7 +22,7 @@ from lastgood import pickles
 from lastgood.formats import TAIL_BYTES, DamageError
 from lastgood.formats.raw_zip import DESCRIPTOR, END_OF_DIRECTORY, HEADER, Header, Source, read_directory, read_header
 from lastgood.formats.torch_places import ALIGNMENT, Place, Places
-from lastgood.formats.torch_tensors import storage_of, walk
+from lastgood.formats.torch_tensors import storage_of, tensors_in
 from lastgood.verdict import Kind
 
 MAX_PICKLE_ENDS = 64  # places that look like the end of data.pkl and are tried
@@ -101,10 +101,12 @@ def tensors_left(file: BinaryIO) -> str:
         wreck = look(file, LOOK_BYTES + 2 * size)
     except DamageError:
         return ""
-    names = [wreck.storages[tensor.storage].state for _, tensor in walk(wreck.contents.value)]
-    whole = f"{names.count(State.WHOLE)} of {len(names)} tensors intact"
-    there = f"{names.count(State.UNPROVEN)} of {len(names)} tensors there, without checksums"
     missing = f", of at least {wreck.end:,}" if wreck.end is not None and wreck.end > size else ""
+    states = [wreck.storages[tensor.storage].state for tensor in tensors_in(wreck.contents.value)]
+    if not states:
+        return missing
+    whole = f"{states.count(State.WHOLE)} of {len(states)} tensors intact"
+    there = f"{states.count(State.UNPROVEN)} of {len(states)} tensors there, without checksums"
     return f"{missing}; {there if wreck.unproven else whole}"
 
 

@@ -7,7 +7,17 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from lastgood.formats.torch_damaged import State, Storage
-from lastgood.formats.torch_tensors import BITS, FROM_TYPE, MAX_DEPTH, TENSOR_FUNCTIONS, is_pair, tensor_of, walk
+from lastgood.formats.torch_tensors import (
+    BITS,
+    FROM_TYPE,
+    MAX_DEPTH,
+    MAX_NAME_CHARACTERS,
+    TENSOR_FUNCTIONS,
+    is_pair,
+    part_text,
+    tensor_of,
+    tensors_in,
+)
 from lastgood.formats.torch_writer import fits
 from lastgood.pickles import Call, Global, Persistent
 
@@ -213,12 +223,12 @@ class Keeper:
 
     def _bytes_in(self, node: Call) -> int:
         if id(node) not in self._object_bytes:
-            self._object_bytes[id(node)] = sum({t.storage: t.storage_bytes for _, t in walk(node)}.values())
+            self._object_bytes[id(node)] = sum({t.storage: t.storage_bytes for t in tensors_in(node)}.values())
         return self._object_bytes[id(node)]
 
 
 def _name(path: Path) -> str:
-    return ".".join(map(str, path)) or "the whole payload"
+    return ".".join(map(part_text, path))[:MAX_NAME_CHARACTERS] or "the whole payload"
 
 
 def _plain(value: Any) -> bool:

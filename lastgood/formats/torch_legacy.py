@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from lastgood import pickles
 from lastgood.formats import DamageError, Inside, Judgement, TensorPart, unproven
-from lastgood.formats.torch_tensors import BITS, MAX_SIZE, Named, check_views, named_storages, top_level, walk
+from lastgood.formats.torch_tensors import MAX_SIZE, Named, check_views, named_storages, tensors_in, top_level, walk
 from lastgood.verdict import Kind, Proof
 
 NAME = "torch legacy"
@@ -140,9 +140,9 @@ def _check_storages(file: BinaryIO, head: _Head, size: int) -> None:
         raise DamageError(Kind.CORRUPT, f"{size - head.end:,} bytes follow its last storage")
     if size < head.end:
         within = head.storages_within(size)
-        there = [tensor.storage in within for _, tensor in walk(head.payload.value)]
-        left = f"{there.count(True)} of {len(there)} tensors there, without checksums"
-        raise DamageError(Kind.TRUNCATED, f"ends at byte {size:,} of {head.end:,}; {left}")
+        there = [tensor.storage in within for tensor in tensors_in(head.payload.value)]
+        left = f"; {there.count(True)} of {len(there)} tensors there, without checksums" if there else ""
+        raise DamageError(Kind.TRUNCATED, f"ends at byte {size:,} of {head.end:,}{left}")
 
 
 def inside(file: BinaryIO) -> Inside:
@@ -161,6 +161,4 @@ def _tensors(head: _Head, size: int) -> Iterator[TensorPart]:
     for name, tensor in walk(head.payload.value):
         if tensor.storage not in within:
             raise DamageError(Kind.TRUNCATED, f"ends at byte {size:,} of {head.end:,}, within or before {name}")
-        start = head.places[tensor.storage].start + tensor.offset * BITS[tensor.dtype] // 8
-        span = (tensor.span * BITS[tensor.dtype] + 7) // 8
-        yield TensorPart(name, tensor.dtype, tensor.shape, tensor.bytes, start, span)
+        yield tensor.part(name, head.places[tensor.storage].start)

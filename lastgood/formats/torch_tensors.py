@@ -8,9 +8,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple
 
-from lastgood.formats import DamageError
+from lastgood.formats import DamageError, TensorPart
 from lastgood.pickles import Call, Contents, Global, Persistent
 from lastgood.verdict import Kind
 
@@ -18,6 +19,7 @@ MAX_DEPTH = 64  # levels of nesting; a checkpoint has about ten, and what loads 
 MAX_SIZE = 1 << 63  # of anything in a file
 MAX_DIMENSIONS = 64  # what most of torch's operations take
 MAX_NAME_CHARACTERS = 1000  # a million tensors can be made to share a long one
+MAX_KEY_PARTS_SHOWN = 8  # of a key that is a tuple
 
 STORAGE_DTYPES = {
     "DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storage": "bfloat16",
@@ -37,12 +39,7 @@ BITS = {
 }  # fmt: skip
 """Bits of one element of each dtype."""
 
-ITEM_BYTES = {
-    "DoubleStorage": 8, "FloatStorage": 4, "HalfStorage": 2, "BFloat16Storage": 2, "LongStorage": 8, "IntStorage": 4,
-    "ShortStorage": 2, "CharStorage": 1, "ByteStorage": 1, "BoolStorage": 1, "ComplexDoubleStorage": 16,
-    "ComplexFloatStorage": 8, "QUInt8Storage": 1, "QInt8Storage": 1, "QInt32Storage": 4, "QUInt4x2Storage": 1,
-    "QUInt2x4Storage": 1, "UntypedStorage": 1,
-}  # fmt: skip
+ITEM_BYTES = {kind: (BITS[dtype] + 7) // 8 for kind, dtype in STORAGE_DTYPES.items()}
 """Bytes of one element of each storage type that a torch pickle names."""
 
 _BY_STORAGE_TYPE = frozenset(
@@ -92,15 +89,11 @@ class Tensor:
             return 0
         return 1 + sum((length - 1) * step for length, step in zip(self.shape, self.stride, strict=True))
 
-    @property
-    def contiguous(self) -> bool:
-        """Whether its elements lie side by side in the order of their indices."""
-        expected = 1
-        for length, step in zip(reversed(self.shape), reversed(self.stride), strict=True):
-            if length != 1 and step != expected:
-                return self.elements == 0
-            expected *= length
-        return True
+    def part(self, name: str, at: int | None) -> TensorPart:
+        """The tensor as it is in a file whose byte `at` is its storage's first; None where that is compressed."""
+        bits = BITS[self.dtype]
+        start = None if at is None else at + self.offset * bits // 8
+        return TensorPart(name, self.dtype, self.shape, self.bytes, start, (self.span * bits + 7) // 8)
 
     @property
     def fits(self) -> bool:
@@ -215,11 +208,26 @@ _Path = tuple["_Path", Any] | None
 """Where something is: where what holds it is, and its own key or position. Names are made of it where they are wanted."""
 
 
+def part_text(part: Any) -> str:
+    """A key or a position as a part of a name, cut to what a name may have. What would unfold without end is only named."""
+    if isinstance(part, str):
+        return part[:MAX_NAME_CHARACTERS]
+    if isinstance(part, tuple):
+        return f"({', '.join(map(_flat_text, part[:MAX_KEY_PARTS_SHOWN]))})"
+    return _flat_text(part)
+
+
+def _flat_text(part: Any) -> str:
+    if isinstance(part, str | bytes):
+        return repr(part[:MAX_NAME_CHARACTERS])[:MAX_NAME_CHARACTERS]
+    return str(part) if part is None or isinstance(part, int | float) else type(part).__name__
+
+
 def _name(path: _Path) -> str:
     parts: list[str] = []
     while path is not None:
         path, part = path
-        parts.append(str(part)[:MAX_NAME_CHARACTERS])
+        parts.append(part_text(part))
     return ".".join(reversed(parts))[:MAX_NAME_CHARACTERS]
 
 
@@ -228,35 +236,49 @@ _HOLDING = (dict, list, tuple, Call)
 
 def walk(value: Any) -> Iterator[tuple[str, Tensor]]:
     """Name and description of every tensor in a pickle's value, in order; what is inside of a shared one is entered once."""
+    above, begin = None, ""
+    for path, tensor in _walk(value):
+        holder, part = path or (None, "")
+        if holder is not above:
+            above, begin = holder, f"{_name(holder)}."  # its neighbours' names begin alike
+        yield f"{begin}{part_text(part)}"[:MAX_NAME_CHARACTERS] if holder else part_text(part), tensor
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """What `walk` finds, without the names, which cost more than the rest."""
+    return (tensor for _, tensor in _walk(value))
+
+
+def _walk(value: Any) -> Iterator[tuple[_Path, Tensor]]:
     known: dict[int, Tensor | None] = {}
-    waiting: list[tuple[_Path, Any, int]] = [(None, value, 0)] if isinstance(value, _HOLDING) else []
-    while waiting:
-        path, node, depth = waiting.pop()
-        new = id(node) not in known
-        if isinstance(node, Call):
+    levels: list[tuple[_Path, Iterator[tuple[Any, Any]]]] = [(None, iter([(None, value)]))]
+    while levels:
+        path, inner = levels[-1]
+        for part, node in inner:
+            if not isinstance(node, _HOLDING):
+                continue
+            new, at = id(node) not in known, path if part is None else (path, part)
             tensor = known.setdefault(id(node), tensor_of(node)) if new else known[id(node)]
             if tensor is not None:
-                yield _name(path), tensor
-        if new and depth <= MAX_DEPTH:
-            known.setdefault(id(node), None)
-            waiting += [
-                (path if part is None else (path, part), inner, depth + 1)
-                for part, inner in _inside(node)
-                if isinstance(inner, _HOLDING) and known.get(id(inner), inner) is not None
-            ]
+                yield at, tensor
+            if new and len(levels) <= MAX_DEPTH + 1:
+                levels.append((at, _inside(node)))
+                break
+        else:
+            levels.pop()
 
 
-def _inside(node: Any) -> list[tuple[Any, Any]]:
-    """What a container or a call holds, last first: a part of a name (None for what has the name of the whole) and a node."""
+def _inside(node: Any) -> Iterator[tuple[Any, Any]]:
+    """What a container or a call holds: a part of a name (None for what has the name of the whole) and a node."""
     if isinstance(node, dict):
-        return list(node.items())[::-1]
+        return iter(node.items())
     if isinstance(node, Call):
-        pairs = [item if is_pair(item) else (index, item) for index, item in enumerate(node.items)]
+        pairs = (item if is_pair(item) else (index, item) for index, item in enumerate(node.items))
         own = [node.arguments, node.state]
         if isinstance(node.arguments, tuple):
             own = [*(one for one in node.arguments if not isinstance(one, Persistent)), node.state]
-        return [*pairs[::-1], *((None, one) for one in own[::-1])]
-    return list(enumerate(node))[::-1]
+        return chain(((None, one) for one in own), pairs)
+    return iter(enumerate(node))
 
 
 def is_pair(item: Any) -> bool:

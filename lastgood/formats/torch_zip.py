@@ -16,13 +16,15 @@ from lastgood import pickles
 from lastgood.formats import DamageError, Inside, Judgement, TensorPart, unproven
 from lastgood.formats.raw_zip import END_OF_DIRECTORY, HEADER
 from lastgood.formats.torch_damaged import tensors_left
-from lastgood.formats.torch_tensors import BITS, check_views, named_storages, top_level, walk
+from lastgood.formats.torch_tensors import check_views, named_storages, tensors_in, top_level, walk
 from lastgood.formats.zip_records import Record, records
 from lastgood.hashing import read_through
 from lastgood.verdict import Kind, Proof
 
 NAME = "torch zip"
 NOTED = ("version", "byteorder", ".format_version")
+MARK = ".format_version"  # which torch.save alone writes, since 2.6
+MARKS = {"version", "byteorder", MARK, ".storage_alignment", ".data/serialization_id"}
 NOTE_BYTES_MAX = 100
 MAX_UNPACKED_BYTES = 256 << 20  # and as much again as
 MAX_UNPACKED_RATIO = 20  # times the packed bytes; a kilobyte can be made to unpack to a gigabyte
@@ -72,7 +74,9 @@ def judge(file: BinaryIO) -> Judgement:
             raise DamageError(Kind.CORRUPT, _crc_reason(file, wrong, found, sums))
         if not switched_off:
             _check_packed(file, found)
-        top, note = _check_pickles(file, _by_name(found))
+        by_name = _by_name(found)
+        top, note = _check_pickles(file, by_name)
+        _check_marks(file, by_name)
     except DamageError as damage:
         if damage.kind is Kind.UNPROVEN:
             return unproven(file, damage.reason)
@@ -101,7 +105,7 @@ def _count_intact(file: BinaryIO, wrong: list[Record], found: list[Record]) -> s
     try:
         by_name = _by_name(found)
         if by_name.get("data.pkl") not in damaged and (contents := _contents(file, by_name.get("data.pkl"))):
-            lost = [by_name.get(f"data/{tensor.storage}") in damaged for _, tensor in walk(contents.value)]
+            lost = [by_name.get(f"data/{tensor.storage}") in damaged for tensor in tensors_in(contents.value)]
     except (DamageError, pickles.PickleError):
         pass  # the records are counted
     if lost:
@@ -133,6 +137,8 @@ def _unpacked(file: BinaryIO, packed: list[Record]) -> Iterator[bytes]:
         if error.errno is not None:
             raise
         raise DamageError(Kind.CORRUPT, f"compressed record {name!r} is damaged ({error})") from None
+    except MemoryError:
+        raise
     except Exception as error:  # noqa: BLE001 - each compression has errors of its own
         raise DamageError(Kind.CORRUPT, f"compressed record {name!r} is damaged ({error})") from None
 
@@ -147,14 +153,14 @@ def _by_name(found: list[Record]) -> dict[str, Record]:
     return by_name
 
 
-def _contents(file: BinaryIO, record: Record | None) -> pickles.Contents | None:
-    """What a pickle says; None when there is none. Raises PickleError, DamageError or OSError."""
+def _contents(file: BinaryIO, record: Record | None, surely: bool = False) -> pickles.Contents | None:
+    """What a pickle says; None when there is none, unless there surely is. Raises PickleError, DamageError or OSError."""
     if record is None:
         return None
     if record.size > pickles.MAX_BYTES:
         raise pickles.TooLargeError(f"it has {record.size:,} bytes")
     data = os.pread(file.fileno(), record.size, record.start) if record.stored else b"".join(_unpacked(file, [record]))
-    return pickles.read(data) if data.startswith(b"\x80") else None
+    return pickles.read(data) if surely or data.startswith(b"\x80") else None
 
 
 def _check_pickles(file: BinaryIO, by_name: dict[str, Record]) -> tuple[dict[Any, Any], str]:
@@ -166,7 +172,7 @@ def _check_pickles(file: BinaryIO, by_name: dict[str, Record]) -> tuple[dict[Any
     note = "; it has no data.pkl, so no storages were counted"
     for name in filter(by_name.__contains__, STORAGES_OF):
         try:
-            contents = _contents(file, by_name[name])
+            contents = _contents(file, by_name[name], "version" in by_name)
         except pickles.TooLargeError as error:
             note = f"; its {name} was not read, so no storages were counted: {error}"
             continue
@@ -178,6 +184,15 @@ def _check_pickles(file: BinaryIO, by_name: dict[str, Record]) -> tuple[dict[Any
             note = "; its data.pkl is no pickle, so no storages were counted" if contents is None else ""
             top = top_level(contents and contents.value)
     return top, note
+
+
+def _check_marks(file: BinaryIO, by_name: dict[str, Record]) -> None:
+    """Refuse what bears the marks of torch.save and is nothing that torch would load, such as a save that failed halfway."""
+    if "data.pkl" not in by_name and (MARK in by_name or ("version" in by_name and by_name.keys() <= MARKS)):
+        raise DamageError(Kind.CORRUPT, "its writer did not get as far as its data.pkl")
+    version, order = (_note(file, by_name.get(name)) for name in ("version", "byteorder"))
+    if "data.pkl" in by_name and not ((version or "1").isdecimal() and (order or "little") in ("little", "big")):
+        raise DamageError(Kind.CORRUPT, f"its version {version!r} or byte order {order!r} is none")
 
 
 def _check_storages(name: str, contents: pickles.Contents, by_name: dict[str, Record]) -> None:
@@ -213,6 +228,4 @@ def _tensors(value: Any, by_name: dict[str, Record]) -> Iterator[TensorPart]:
         record = by_name.get(f"data/{tensor.storage}")
         if record is None or record.size < tensor.storage_bytes:
             raise DamageError(Kind.CORRUPT, f"storage {tensor.storage!r} is named in data.pkl but missing or short")
-        start = record.start + tensor.offset * BITS[tensor.dtype] // 8 if record.stored else None
-        span = (tensor.span * BITS[tensor.dtype] + 7) // 8
-        yield TensorPart(name, tensor.dtype, tensor.shape, tensor.bytes, start, span)
+        yield tensor.part(name, record.start if record.stored else None)

@@ -69,7 +69,7 @@ class Notes:
 def _note(line: bytes, incarnation: int) -> Note | None:
     """What a line says; None when it is not a note."""
     try:
-        found = json.loads(line)
+        found = json.loads(line.decode())  # of bytes it would guess the encoding
     except (ValueError, RecursionError):
         return None
     if not isinstance(found, dict):

@@ -11,7 +11,7 @@ from lastgood import publish
 from lastgood.contract import QUARANTINE_DIR, SEAL_SUFFIX, SEALS_DIR, STATE_DIR
 from lastgood.lock import WriterLock
 from lastgood.publish import fsync_folder, remove, remove_if_there, write_durably
-from lastgood.seal import MAX_SEAL_BYTES, Seal, bound_seal_path, parse_seal, seal_path
+from lastgood.seal import MAX_SEAL_BYTES, Manifest, Seal, bound_seal_path, parse_manifest, parse_seal, seal_path
 from supervisor.leftovers import partials
 
 REASON_FILE = "reason.json"
@@ -109,7 +109,7 @@ def _drop_bound_seals(folder: str, snapshots: set[str]) -> None:
 
 
 def _is_seal(path: str) -> bool:
-    """Whether a file holds the digest of the snapshot that it is called after."""
+    """Whether a file holds the digest of the snapshot that it is called after, or those of the files in such a folder."""
     if not os.path.isfile(path):
         return False
     try:
@@ -117,7 +117,11 @@ def _is_seal(path: str) -> bool:
             content = file.read(MAX_SEAL_BYTES)
     except OSError:
         return False  # what cannot be read condemns nothing
-    return isinstance(parse_seal(content, os.path.basename(path).removesuffix(SEAL_SUFFIX)), Seal)
+    name = os.path.basename(path).removesuffix(SEAL_SUFFIX)
+    if isinstance(parse_seal(content, name), Seal):
+        return True
+    listed = parse_manifest(content, name)
+    return isinstance(listed, Manifest) and content.count(os.fsencode(f"{name}/")) >= len(listed.files)
 
 
 def sweep(checkpoint_dir: str) -> list[str]:

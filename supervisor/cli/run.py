@@ -3,13 +3,15 @@
 import os
 import sys
 import time
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lastgood.contract import EVENTS_FILE, STATE_DIR
-from supervisor import configuration, launch, settings
 from supervisor.errors import AlreadySupervisedError, ExitStatus, UsageError
+
+if TYPE_CHECKING:
+    from supervisor.settings import Settings
 
 Words = Annotated[
     list[str] | None,
@@ -54,8 +56,10 @@ def run(
 
 def read_settings(
     words: list[str], sets: list[str], checkpoints: str | None, preset: str | None, resume: str | None
-) -> settings.Settings:
+) -> "Settings":
     """Settings from a file, or from the command line with `--checkpoints DIR -- CMD...`. Raises UsageError."""
+    from supervisor import configuration, launch  # half of what any command would take to start
+
     if checkpoints is None:
         if len(words) != 1:
             raise UsageError("run: give one CONFIG file, or --checkpoints DIR [--resume HOW] -- CMD...")
@@ -81,7 +85,7 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def supervise(chosen: settings.Settings, where: str, new_run: bool, allow_fresh_start: bool) -> int:
+def supervise(chosen: "Settings", where: str, new_run: bool, allow_fresh_start: bool) -> int:
     """Take the directory and supervise; returns the exit status. Raises AlreadySupervisedError and UsageError."""
     from supervisor.adapters import statefile
     from supervisor.adapters.journal import Journal

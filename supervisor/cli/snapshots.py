@@ -26,7 +26,9 @@ Pattern = Annotated[
 
 def verify(
     paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Snapshots, or folders of them.")],
-    deep: Annotated[bool, typer.Option("--deep", help="Also look for NaN in float tensors.")] = False,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Also look for NaN and new infinities in float tensors.")
+    ] = False,
     as_json: AsJson = False,
     pattern: Pattern = None,
     jobs: Jobs = None,
@@ -39,7 +41,7 @@ def verify(
         for name, verdict in zip(names, verdicts, strict=True):
             found.append(verdict)
             if not as_json:
-                typer.echo(f"{_judged(verdict)} {shown(name)}: {printable(verdict.reason)}")
+                typer.echo(f"{_columns(verdict)} {shown(name)}: {printable(verdict.reason)}")
     if as_json:
         typer.echo(json.dumps([_verdict_fields(*one) for one in zip(names, found, strict=True)], indent=1))
     sys.exit(0 if all(verdict.proven for verdict in found) else 1)
@@ -75,9 +77,9 @@ def size_of(path: str) -> int:
         return 0
 
 
-def _scanned(command: str, folder: str, pattern: str | None) -> list[rungs.Rung]:
+def _scanned(command: str, folder: str, pattern: str | None, ledger: Ledger | None = None) -> list[rungs.Rung]:
     try:
-        return rungs.scan(folder, pattern)
+        return rungs.scan(folder, pattern, ledger)
     except ValueError as error:
         raise UsageError(f"{command}: --pattern: {error}") from None
     except OSError as error:
@@ -105,7 +107,7 @@ def list_(
     jobs: Jobs = None,
 ) -> None:
     """The ladder of a checkpoint directory, newest first: step, size, age, verdict, proof, reason."""
-    ladder = _judged_ladder(directory, _scanned("list", directory, pattern), jobs)
+    ladder = _judged(_scanned("list", directory, pattern, Ledger(directory)), jobs)
     if as_json:
         typer.echo(json.dumps([_rung_fields(rung) for rung in ladder], indent=1))
         return
@@ -116,24 +118,23 @@ def list_(
     for rung in ladder:
         assert rung.verdict is not None
         step = "-" if rung.step is None else str(rung.step)
-        line = f"{step:>10} {bytes_text(rung.identity.size):>10} {_age(rung.mtime_ns):>6} {_judged(rung.verdict)}"
+        line = f"{step:>10} {bytes_text(rung.identity.size):>10} {_age(rung.mtime_ns):>6} {_columns(rung.verdict)}"
         lines.append(f"{line} {shown(rung.name)}: {printable(rung.verdict.reason)}")
     typer.echo("\n".join(lines))
 
 
-def _judged(verdict: Verdict) -> str:
+def _columns(verdict: Verdict) -> str:
     """Verdict and proof in columns."""
     return f"{verdict.kind:<12} {verdict.proof or '-':<9}"
 
 
-def _judged_ladder(directory: str, found: list[rungs.Rung], jobs: int | None) -> list[rungs.Rung]:
-    """The ladder, newest first, every rung judged: at once where the ledger remembers it, else on several threads."""
-    ledger = Ledger(directory)
-    recalled = [rungs.recalled(rung, ledger) or rung for rung in found]
-    unknown = [rung for rung in recalled if rung.verdict is None]
-    todo = [partial(rungs.judge, rung, ledger) for rung in unknown]
+def _judged(found: list[rungs.Rung], jobs: int | None) -> list[rungs.Rung]:
+    """The ladder, newest first, every rung judged: those that the ledger does not remember on several threads."""
+    unknown = [rung for rung in found if rung.verdict is None]
+    todo = [partial(rungs.judge, rung) for rung in unknown]
     with closing(in_order(todo, sum(rung.identity.size for rung in unknown), jobs)) as more:
-        return choose.newest_first([*(rung for rung in recalled if rung.verdict is not None), *more])
+        judged = [*(rung for rung in found if rung.verdict is not None), *more]
+    return choose.newest_first(judged) if unknown else found
 
 
 def _rung_fields(rung: rungs.Rung) -> dict[str, Any]:
@@ -163,4 +164,8 @@ def latest(
             typer.echo("null")
         typer.echo(f"no healthy or intact snapshot in {shown(directory)}; `lastgood list` says why", err=True)
         sys.exit(ExitStatus.NO_HEALTHY_SNAPSHOT)
-    typer.echo(json.dumps(_rung_fields(chosen), indent=1) if as_json else shown(os.fspath(chosen.path)))
+    path = os.fspath(chosen.path)
+    if as_json:
+        typer.echo(json.dumps(_rung_fields(chosen), indent=1))
+    else:
+        typer.echo(shown(path) if sys.stdout is not None and sys.stdout.isatty() else os.fsencode(path))

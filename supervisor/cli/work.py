@@ -14,7 +14,7 @@ from supervisor.errors import ExitStatus
 T = TypeVar("T")
 
 REFRESH_SECONDS = 0.25
-END_SECONDS = 2.0  # for the reads in progress; a read that hangs is left to the kernel
+END_SECONDS = 2.0  # for the reads in progress; one that storage does not answer is left to the kernel
 
 
 def in_order(jobs: Sequence[Callable[[], T]], size: int | None, workers: int | None = None) -> Generator[T]:
@@ -64,7 +64,7 @@ def _settle(result: Future[T], job: Callable[[], T]) -> None:
 
 
 def _end(threads: Sequence[Thread]) -> None:
-    """See to it that threads whose results nobody wants any more end: they cannot be killed, and may hang in a read."""
+    """See to it that threads whose results nobody wants any more end: they cannot be killed, and storage may not answer."""
     import psutil
 
     for child in psutil.Process().children():  # a scan of tensors, which a thread waits for

@@ -46,11 +46,13 @@ def steps(notes: Notes) -> list[int | None]:
 def test_what_the_library_notes_is_told(notes: Notes, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each kind of note comes through as it was meant, with the incarnation whose it is."""
     monkeypatch.setenv("LASTGOOD_NOTES", str(file))
+    monkeypatch.setenv("LASTGOOD_CHECKPOINT_DIR", str(file.parent))
     name = os.fsdecode(b"\xff\n.pt")
-    with pytest.raises(OSError), writing.NotedSave(7, name, False):
+    with pytest.raises(OSError), writing.NotedSave(7, file.parent / name, False):
         raise OSError(28, "No space left")
     passed = {"name": name, "verdict": "corrupt", "reason": "x"}
-    writing.note("fallback.chosen", newest_step=9, chosen="b.pt", chosen_step=8, depth=1, rejected=[passed])
+    more = {"newest_step": 9, "chosen": "b.pt", "chosen_step": 8, "depth": 1, "rejected": [passed]}
+    writing.note("fallback.chosen", file.parent, **more)
 
     assert [
         SaveFailed(3, 7, name, "No space left", 28, False),

@@ -4,6 +4,7 @@ import calendar
 import errno
 import json
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from lastgood.judging import verify
 from lastgood.lock import WriterLock
 from lastgood.publish import publish
 from lastgood.seal import Identity, bound_seal_path, bound_seal_text
+from lastgood.sealing import seal_snapshot
 from lastgood.verdict import Kind
 from supervisor.adapters import places
 from supervisor.adapters.places import drop_orphaned_seals, prune, set_aside, sweep
@@ -354,3 +356,16 @@ def test_pruning_what_cannot_be_removed_raises_and_leaves_it(tmp_path: Path, mon
             prune(str(tmp_path), "a.pt")
 
     assert before == tree(tmp_path)
+
+
+def test_the_orphaned_list_of_a_folder_is_dropped_and_other_lists_are_not(tmp_path):
+    """It would condemn the next folder of that name; a list of files elsewhere condemns nothing."""
+    folder = tmp_path / "checkpoint-5"
+    folder.mkdir()
+    (folder / "model.pt").write_bytes(b"x")
+    seal_snapshot(folder)
+    (tmp_path / "all.sha256").write_text(f"{'0' * 64}  model.pt\n")
+    shutil.rmtree(folder)
+
+    assert ["checkpoint-5.sha256"] == drop_orphaned_seals(str(tmp_path))
+    assert ["all.sha256"] == os.listdir(tmp_path)

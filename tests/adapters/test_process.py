@@ -16,7 +16,7 @@ from supervisor.proc import Identity, identity_of, is_alive, parse_stat, send_si
 from tests.adapters.waiting import PYTHON, marked_environment, until
 
 WRITES_ON_TERM = """
-import signal, sys, time
+import os, signal, sys, time
 def save(number, frame):
     open(sys.argv[1], "w").write("saved")
     sys.exit(143)

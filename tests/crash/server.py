@@ -125,7 +125,7 @@ def _warm_up() -> None:
 
     torch.set_num_threads(1)
     judging.RETRY_SECONDS = 0.0  # an injected error does not pass while one waits
-    hashing.CHUNK_BYTES, hashing.CHUNKS_MAX = 1024, 4  # a small snapshot is then written as a large one is, with its thread
+    hashing.CHUNK_BYTES, hashing.CHUNKS_MAX = 1024, 4  # small snapshots are then written as large ones are
     assert ledger.STILL_NS > 0
     ledger.STILL_NS = -(1 << 62)  # files just made are remembered too, so that every trial makes the same calls
     with tempfile.TemporaryDirectory() as folder:

@@ -77,8 +77,8 @@ def test_a_trainer_that_says_nothing_else_is_heard_too(bench: Bench) -> None:
     """A note is told within a rescan, although no step, no snapshot and no death asks for a look."""
     script = bench.folder / "quiet.py"
     script.write_text(
-        "import time\nfrom lastgood.notes import note\n"
-        "note('save.failed', step=7, name='a.pt', reason='x', errno=28, blocking=False)\ntime.sleep(60)\n"
+        "import os, time\nfrom lastgood.notes import note\ndirectory = os.environ['LASTGOOD_CHECKPOINT_DIR']\n"
+        "note('save.failed', directory, step=7, name='a.pt', reason='x', errno=28, blocking=False)\ntime.sleep(60)\n"
     )
     run = bench.command(resume="self")
     bench.start(*run[: run.index("--") + 1], sys.executable, str(script))

@@ -128,6 +128,7 @@ def test_pointers_are_not_believed(
     good, half = make_zip("ckpt_2.pt", 2), make_zip("ckpt_3.pt", 3)
     half.write_bytes(half.read_bytes()[:5000])
     (tmp_path / "step_9").mkdir()
+    (tmp_path / "step_9" / "rank_0.pt").write_bytes(half.read_bytes())
     point(tmp_path / name)
 
     assert ["step_9", "ckpt_3.pt", "ckpt_2.pt"] == [rung.name for rung in scan(tmp_path)]

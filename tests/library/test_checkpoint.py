@@ -30,6 +30,7 @@ from lastgood import publish as publishing
 from lastgood.payload import load_plain_state_dict, plain_state_dict
 from lastgood.publish import publish
 from lastgood.rungs import scan
+from lastgood.salvage import salvage
 from lastgood.verdict import Kind, Proof
 from tests.conftest import flip_bit
 
@@ -428,7 +429,9 @@ def test_a_snapshot_with_parts_missing_restores_the_others_and_says_so(
 
     assert torch.equal(model.body.weight, other.body.weight)
     assert torch.equal(before, its_optimizer.state_dict()["state"][0]["exp_avg"])
-    assert ["the snapshot holds no optimizer: the one given stays as it is"] == [one.message for one in caplog.records]
+    assert ["the snapshot holds no optimizer that is whole: the one given stays as it is"] == [
+        one.message for one in caplog.records
+    ]
 
     save_checkpoint_atomic({"optimizer": optimizer.state_dict(), "step": 2}, tmp_path / "ckpt_2.pt")
     with pytest.raises(RuntimeError, match="holds no model; it has optimizer, step"):
@@ -541,6 +544,20 @@ def test_partials_of_a_killed_writer_are_swept_at_the_next_save(tmp_path: Path) 
     manager.close()
 
     assert [] == [path.name for path in tmp_path.iterdir() if ".partial-" in path.name]
+
+
+def test_a_leftover_that_cannot_be_swept_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It costs no save, and whoever wonders about it finds its name."""
+    (tmp_path / ".ckpt_00000009.pt.partial-1-0123abcd").write_bytes(b"half")
+    (tmp_path / "ckpt_00000009.pt.sha256").mkdir()
+    with CheckpointManager(tmp_path) as manager:
+        path = manager.save(1, *trained(1))
+
+    assert Kind.HEALTHY is verify(path).kind
+    [said] = caplog.messages
+    assert said.startswith(
+        "could not remove .ckpt_00000009.pt.partial-1-0123abcd, which a killed writer left: [Errno 21]"
+    )
 
 
 def quantized() -> torch.Tensor:
@@ -673,3 +690,100 @@ def signalled(mistake: BaseException) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+class Odd(torch.nn.Module):
+    """A model with a part that has the name of a wrapper."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(2))
+        self.module = torch.nn.Linear(2, 2, bias=False)
+
+
+@pytest.mark.parametrize("wrap", [lambda model: model, torch.nn.DataParallel], ids=["plain", "parallel"])
+def test_a_part_that_is_called_like_a_wrapper_is_none(wrap: Any, tmp_path: Path) -> None:
+    """Only a name before every key is a wrapper's: no two weights become one."""
+    model, other = Odd(), Odd()
+    with CheckpointManager(tmp_path) as manager:
+        manager.save(1, wrap(model), torch.optim.AdamW(model.parameters()))
+        manager.load_latest(other)
+
+    assert {"weight", "module.weight"} == set(plain_state_dict(wrap(model)))
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
+def test_a_compiled_part_leaves_no_trace() -> None:
+    """Compiling layer by layer puts its name into the middle of keys."""
+    state = OrderedDict((key.replace(".", "._orig_mod.", 1), value) for key, value in Net().state_dict().items())
+    load_plain_state_dict(Net(), state)
+
+    assert any("._orig_mod." in key for key in state)
+
+
+def test_a_load_waits_for_the_save_in_the_background(tmp_path: Path) -> None:
+    """What was saved, if only a moment ago, is there."""
+    with CheckpointManager(tmp_path) as manager:
+        manager.save(1, *trained(1), blocking=False)
+        payload = manager.load_latest()
+
+    assert payload is not None
+    assert 1 == payload["iter_num"]
+
+
+def test_a_relative_directory_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trainer that changes its folder meanwhile goes on saving in the old one."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    with CheckpointManager("out") as manager:
+        manager.save(1, *trained(1), blocking=False)
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        manager.save(2, *trained(2))
+
+    assert [2, 1] == [rung.step for rung in scan(tmp_path / "out")]
+
+
+def test_other_peoples_files_are_not_loaded_for_the_managers(tmp_path: Path) -> None:
+    """Numbers beside the snapshots, or another trainer's higher step, are not what this run saved."""
+    with CheckpointManager(tmp_path) as manager:
+        manager.save(100, *trained(1))
+        np.savez(tmp_path / "metrics_00200.npz", loss=np.zeros(3))
+        torch.save({"iter_num": 300}, tmp_path / "step_300.pt")
+        payload = manager.load_latest()
+    (tmp_path / "step_300.pt").unlink()
+
+    assert payload is not None
+    assert 100 == payload["iter_num"] == safe_load_checkpoint(tmp_path)["iter_num"]
+
+
+def test_a_key_of_the_snapshots_own_is_refused(tmp_path: Path) -> None:
+    """`version` is a word that people choose, and another version than ours would make every snapshot unusable."""
+    with CheckpointManager(tmp_path) as manager, pytest.raises(ValueError, match="extra may not hold rng, version"):
+        manager.save(1, *trained(1), extra={"version": 2, "rng": {}, "mine": 1})
+    assert [] == scan(tmp_path)
+
+
+def test_what_was_salvaged_can_be_loaded_by_its_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The model is whole and restored; of the optimizer a part is lost, so the one given stays as it is, and that is said."""
+    model, optimizer = trained(3)
+    with CheckpointManager(tmp_path) as manager:
+        path = manager.save(1, model, optimizer, extra={"big": torch.zeros(100)})
+    data = path.read_bytes()
+    made = salvage(cut(tmp_path / "cut.pt", data, model), tmp_path / "out.pt")
+    assert (True, False) == (made.model_whole, made.optimizer_whole)
+
+    other, fresh = trained(1)
+    kept = fresh.state_dict()["state"][0]["step"].item()
+    with CheckpointManager(tmp_path / "other") as manager:
+        manager.load(tmp_path / "out.pt", other, fresh)
+
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+    assert kept == fresh.state_dict()["state"][0]["step"].item()
+    assert "the snapshot holds no optimizer that is whole: the one given stays as it is" in caplog.messages
+
+
+def cut(path: Path, data: bytes, model: torch.nn.Module) -> Path:
+    """The file cut off right behind the bytes of the model's last tensor."""
+    last = list(model.state_dict().values())[-1].numpy().tobytes()
+    path.write_bytes(data[: data.index(last) + len(last) + 20])
+    return path

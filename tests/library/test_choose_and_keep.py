@@ -170,3 +170,10 @@ def test_impossible_retention_is_refused_with_the_reason(last: int, every: int) 
     """Keeping fewer than two leaves nothing to fall back to, and is refused."""
     with pytest.raises(ValueError, match=r"nothing to fall back to|number of steps"):
         Keep(last, every)
+
+
+@pytest.mark.parametrize("number", [2.5, "3", None, True])
+def test_the_number_to_keep_is_a_whole_number(number: object) -> None:
+    """Else it would fail in the background, long after it was said."""
+    with pytest.raises(TypeError, match="is a whole number"):
+        Keep(last=number)  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 """A deep look: NaN anywhere poisons a snapshot, infinities only where the one before it had none."""
 
 import os
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 
 from lastgood import deep
 from lastgood.judging import verify
-from lastgood.nonfinite import ScanError
+from lastgood.nonfinite import EndedError, NonFinite, ScanError
 from lastgood.verdict import Kind
 
 INF, NAN = float("inf"), float("nan")
@@ -85,3 +86,44 @@ def test_what_cannot_be_looked_into_keeps_its_verdict(tmp_path: Path, monkeypatc
     verdict = verify(os.fspath(path), deep=True)
 
     assert (Kind.INTACT, True) == (verdict.kind, "not looked into: the scan took too long" in verdict.reason)
+
+
+@pytest.mark.parametrize(("error", "looks"), [(EndedError("the scan ended by SIGKILL"), 2), (ScanError("damaged"), 4)])
+def test_few_older_ones_are_asked_and_none_after_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: ScanError, looks: int
+) -> None:
+    """Whoever ends the look at an older snapshot wants no further one; three that say nothing are enough."""
+    paths = [save(tmp_path / f"step_{number}.pt", mask=[-INF]) for number in range(8)]
+    asked: list[str] = []
+
+    def one(path: str, _: float) -> list[NonFinite]:
+        asked.append(path)
+        if len(asked) > 1:
+            raise error
+        return [NonFinite("model.mask", "float32", 0, 1, 0)]
+
+    monkeypatch.setattr(deep, "scan_in_child", one)
+    verdict = verify(os.fspath(paths[-1]), deep=True)
+
+    assert (Kind.INTACT, [os.fspath(path) for path in paths[::-1][:looks]]) == (verdict.kind, asked)
+
+
+def test_the_last_good_one_tells_what_is_new_and_not_the_first_bad_one(tmp_path: Path) -> None:
+    """After a snapshot that diverged, the next ones with the same infinity are no better."""
+    save(tmp_path / "step_1.pt", weight=[1.0], mask=[-INF])
+    save(tmp_path / "step_2.pt", weight=[INF], mask=[-INF])
+    path = save(tmp_path / "step_3.pt", weight=[INF], mask=[-INF])
+
+    assert (Kind.POISONED, True) == (
+        verify(path, deep=True).kind,
+        "had none in step_1.pt" in verify(path, deep=True).reason,
+    )
+
+
+def test_what_has_no_known_tensors_was_not_looked_into(tmp_path: Path) -> None:
+    """To find nothing where nothing was looked for is no finding."""
+    path = tmp_path / "step_1.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("weights.npy", b"numbers")
+
+    assert "were not looked into: it names no tensors" in verify(path, deep=True).reason

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from lastgood import folders
-from lastgood.checkpoint import safe_load_checkpoint
+from lastgood import folders, sealing
+from lastgood.checkpoint import load_verified, safe_load_checkpoint, save_checkpoint_atomic
 from lastgood.judging import verify
 from lastgood.publish import remove, sweep
-from lastgood.rungs import identity_of, ladder, latest_healthy, scan
+from lastgood.rungs import ever_held_one, identity_of, ladder, latest_healthy, scan
 from lastgood.seal import bound_seal_path, bound_seal_text, seal_path
 from lastgood.sealing import RefusedError, seal_snapshot, sha256_of
 from lastgood.verdict import Kind, Proof
-from tests.conftest import flip_bit
+from tests.conftest import MakeSnapshot, flip_bit
 
 MakeFolder = Callable[..., Path]
 
@@ -101,7 +101,10 @@ def test_an_unsealed_folder_is_unproven_however_well_its_files_look(make_folder:
         ("trainer_state.json", b"", Kind.TRUNCATED),
         ("trainer_state.json", b'{"global_step": 1', Kind.CORRUPT),
         ("trainer_state.json", bytes(100), Kind.CORRUPT),
-        ("trainer_state.json", b"[" * 100_000, Kind.CORRUPT),
+        ("trainer_state.json", b"\xff\xfe\xfa", Kind.CORRUPT),
+        ("trainer_state.json", b"[" * 100_000, Kind.UNPROVEN),
+        ("log.json", b'{"step": 1}\n{"step": 2}\n', Kind.UNPROVEN),
+        ("log.json", b"1" * 5000, Kind.UNPROVEN),
         ("model.bin", bytes(1000), Kind.CORRUPT),
         ("model.safetensors.tmp", b"x", Kind.INCOMPLETE),
         ("done", b"", Kind.UNPROVEN),
@@ -168,7 +171,7 @@ def test_names_of_any_bytes_are_sealed(tmp_path: Path) -> None:
     """Newlines, backslashes and bytes that are no text survive the list, and coreutils agrees."""
     path = tmp_path / "step_5"
     path.mkdir()
-    for name in (b"a\nb", b"c\\d", b"\xff.bin", b" lead", b"*star"):
+    for name in (b"a\nb", b"c\\d", b"\xff.bin", b" lead", b"trail ", b"*star"):
         Path(os.fsdecode(os.fsencode(path) + b"/" + name)).write_bytes(name)
     seal_snapshot(path)
     checked = subprocess.run(["sha256sum", "--status", "-c", "step_5.sha256"], cwd=tmp_path, check=False)
@@ -299,7 +302,7 @@ def test_limits_on_what_a_folder_may_hold(tmp_path: Path, monkeypatch: pytest.Mo
     os.mkfifo(tmp_path / "step_2" / "pipe")
 
     assert (Kind.UNREADABLE, errno.ELOOP) == (verify(tmp_path / "step_1").kind, verify(tmp_path / "step_1").errno)
-    assert ["a"] == [member.path for member in folders.members(str(tmp_path / "step_2"))]
+    assert ["a", "gone"] == [member.path for member in folders.members(str(tmp_path / "step_2"))]
     monkeypatch.setattr(folders, "MAX_MEMBERS", 1)
     assert (Kind.UNREADABLE, errno.E2BIG) == (verify(tmp_path / "step_2").kind, verify(tmp_path / "step_2").errno)
 
@@ -326,8 +329,112 @@ def test_a_folder_that_contradicts_itself_is_not_sealed(make_folder: MakeFolder)
 
 
 def test_a_folder_is_not_loaded_as_a_file(make_folder: MakeFolder, tmp_path: Path) -> None:
-    """The newest good snapshot may be one that only what wrote it can load: that is said, and no older one is taken."""
-    make_folder("checkpoint-9")
-
-    with pytest.raises(RuntimeError, match=r"checkpoint-9 is a folder, which torch\.load cannot load"):
+    """Torch loads files: a folder is neither taken for one nor in the way of one."""
+    path = make_folder("checkpoint-9")
+    with pytest.raises(RuntimeError, match="holds no snapshot"):
         safe_load_checkpoint(tmp_path)
+    with pytest.raises(RuntimeError, match=r"checkpoint-9 is a folder, which torch\.load cannot load"):
+        load_verified(path)
+
+    save_checkpoint_atomic({"step": 5}, tmp_path / "ckpt_5.pt")
+    assert {"step": 5} == safe_load_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["step_100", "epoch-3", "iter_7", "state_5"])
+def test_a_place_for_samples_is_no_snapshot(name: str, tmp_path: Path) -> None:
+    """A word and a number may name a folder of pictures: without a file of tensors in it, it is none; a seal makes it one."""
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "sample.png").write_bytes(b"picture")
+    assert ([], False, False) == (scan(tmp_path), ever_held_one(tmp_path), folders.is_snapshot(folder))
+
+    (folder / "model.safetensors").write_bytes(b"x")
+    assert [name] == [rung.name for rung in scan(tmp_path)]
+    (folder / "model.safetensors").unlink()
+    seal_snapshot(folder)
+    assert [name] == [rung.name for rung in scan(tmp_path)]
+
+
+def test_links_that_lead_nowhere_are_no_candidates_and_no_obstacle(make_folder: MakeFolder, tmp_path: Path) -> None:
+    """A link to itself, or through a file, hides nothing else in the directory."""
+    make_folder("checkpoint-1")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "step_3").symlink_to("step_3")
+    (tmp_path / "through").symlink_to("checkpoint-1/optimizer.pt/x")
+
+    assert tmp_path / "checkpoint-1" == latest_healthy(tmp_path)
+
+
+def test_a_link_in_a_folder_that_leads_nowhere_makes_it_incomplete(make_folder: MakeFolder) -> None:
+    """What it points to may be the model."""
+    path = make_folder("checkpoint-1", sealed=False)
+    (path / "model.safetensors").symlink_to("../blobs/0123")
+
+    assert (Kind.INCOMPLETE, True) == (verify(path).kind, "not there: model.safetensors" in verify(path).reason)
+    with pytest.raises(RefusedError, match="incomplete"):
+        seal_snapshot(path)
+
+
+def test_only_parts_of_a_snapshot_can_be_unfinished(make_folder: MakeFolder) -> None:
+    """Code kept beside the weights may have any name; a shard that is being written is one wherever it is."""
+    path = make_folder("checkpoint-1", sealed=False)
+    (path / "code").mkdir()
+    for name in ("code/uv.lock", "code/x.tmp", "model.part1", "notes.bak"):
+        (path / name).write_text("x")
+    assert Kind.UNPROVEN is verify(path).kind
+
+    (path / "ranks" / "rank_1.pt.tmp").write_bytes(b"x")
+    assert Kind.INCOMPLETE is verify(path).kind
+
+
+def test_a_list_that_would_be_too_long_to_be_read_is_not_written(
+    make_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A seal that nobody reads would be made anew for ever."""
+    monkeypatch.setattr(sealing, "MAX_SEAL_BYTES", 100)
+    path = make_folder("checkpoint-1", sealed=False)
+
+    with pytest.raises(RefusedError, match="more than is read of a seal"):
+        seal_snapshot(path)
+    assert not os.path.exists(seal_path(path))
+
+
+def test_a_seal_of_other_files_is_a_fault_of_the_seal(make_folder: MakeFolder, tmp_path: Path) -> None:
+    """A list made from elsewhere, or of a folder of another name, names none of these files: they are judged without it."""
+    path = make_folder("checkpoint-1")
+    text = Path(seal_path(path)).read_text()
+    for other in ("up/checkpoint-1/", "checkpoint-2/", "sub\\"):
+        Path(seal_path(path)).write_text(text.replace("checkpoint-1/", other))
+
+        assert (Kind.UNPROVEN, True) == (verify(path).kind, "seal-damaged: it names no file" in verify(path).reason)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES], ids=errno.errorcode.get)
+def test_what_cannot_be_looked_at_now_is_not_absent(
+    make_zip: MakeSnapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A storage that fails for a moment must not make a directory look as if it never held a snapshot."""
+    make_zip("ckpt_1.pt")
+
+    class Entry:
+        """A directory entry whose status the storage does not tell."""
+
+        def __init__(self, real: "os.DirEntry[str]") -> None:
+            self.name, self.path, self.inode = real.name, real.path, real.inode
+            self.is_dir, self.is_symlink = real.is_dir, real.is_symlink
+
+        def stat(self) -> None:
+            raise OSError(number, os.strerror(number))
+
+    class Listing(list[Entry]):
+        def __enter__(self) -> "Listing":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    real = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: Listing(map(Entry, real(path))))
+
+    assert ["ckpt_1.pt"] == [rung.name for rung in scan(tmp_path)]
+    assert ever_held_one(tmp_path)

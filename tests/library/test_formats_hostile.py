@@ -26,6 +26,7 @@ CHILD = """
 import json, os, resource, sys, time
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 from lastgood import formats
+from lastgood.describe import describe
 from lastgood.judging import verify
 
 def tensors(path):
@@ -39,6 +40,9 @@ for phase in sys.argv[2:]:
     if phase == "judge":
         verdict = verify(path)
         said |= {"kind": verdict.kind, "reason": verdict.reason}
+    elif phase == "describe":
+        found = describe(path)
+        said |= {"described": len(found.tensors), "problem": found.problem, "longest": max(len(x.name) for x in found.keys)}
     else:
         try:
             said["tensors"] = tensors(path)
@@ -137,9 +141,8 @@ def test_a_bomb_is_named_and_costs_little(quick_path: Path, bomb: str, way: str)
     path = quick_path / "ckpt_1.pt"
     path.write_bytes(AROUND[way](pickle))
     said = read(path)
-    too_large = reason.endswith(("operations", "containers", "parts", "collide", "16,384")) or reason.startswith(
-        "longer"
-    )
+    limits = ("operations", "containers", "parts", "collide", "16,384", "absurdly long", "flat tuple")
+    too_large = reason.endswith(limits) or reason.startswith("longer")
 
     assert reason in said["reason"], said
     assert (said["kind"] == PROVEN_BY[way]) == (not reason or too_large), said
@@ -169,6 +172,49 @@ def test_one_tensor_very_many_times_is_counted(quick_path: Path, way: str) -> No
     path.write_bytes(AROUND[way](tied_tensor(300_000), {"0": b"" if way == "zip" else (0, b"")}))
 
     assert 300_000 == read(path)["tensors"]
+
+
+THREE = (
+    b"ctorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpu"
+    b"K\x03tQK\x00K\x03\x85K\x01\x85\x89NtR"
+)
+"""A tensor of three numbers."""
+UNFOLDING = b")" + b"2\x86" * 60
+"""A tuple that holds another one twice, which holds another one twice."""
+NAMED_BY = {
+    "a key": b"\x80\x02}ca\nb\n" + UNFOLDING + b"R" + THREE + b"s.",
+    "a key in a tuple": b"\x80\x02}(ca\nb\n" + UNFOLDING + b"RK\x01t" + THREE + b"s.",
+    "an item of a call": b"\x80\x02}K\x01ca\nb\n)R(" + UNFOLDING + THREE + b"us.",
+}
+
+
+@pytest.mark.parametrize("way", NAMED_BY)
+def test_a_name_does_not_unfold(quick_path: Path, way: str) -> None:
+    """Damaged or not, judged or described: what names a tensor is not written out."""
+    path = quick_path / "a.pt"
+    numbers = struct.pack("<3f", 1, 2, 3)
+    path.write_bytes(zip_around(NAMED_BY[way], {"0": numbers}))
+    said = read(path, "judge", "look inside", "describe")
+    assert ("intact", 1, 1) == (said["kind"], said["tensors"], said["described"])
+    assert said["longest"] < 100
+
+    path.write_bytes(path.read_bytes().replace(numbers, bytes(12)))
+    assert "(0 of 1 tensors intact)" in read(path, "judge")["reason"]
+
+
+def test_a_tensor_named_a_million_times_costs_little(quick_path: Path) -> None:
+    """To count it costs no names, and so many are not described."""
+    path, numbers = quick_path / "a.pt", struct.pack("<3f", 1, 2, 3)
+    many = b"\x80\x02" + text(b"k" * 1000) + b"q\x000" + THREE + b"q\x010" + b"}h\x00" * 60 + b"]("
+    path.write_bytes(zip_around(many + b"h\x01" * 400_000 + b"e" + b"s" * 60 + b".", {"0": numbers}))
+    said = read(path, "describe")
+    assert (250_000, True) == (said["described"], "more than 250,000 tensors" in said["problem"])
+
+    path.write_bytes(zip_around(many + b"h\x01" * 1_000_000 + b"e" + b"s" * 60 + b".", {"0": numbers}))
+    path.write_bytes(path.read_bytes().replace(numbers, bytes(12)))
+    said = read(path, "judge")
+    assert "(0 of 1000000 tensors intact)" in said["reason"]
+    assert said["memory"] < 200
 
 
 def sparse(path: Path, way: str, size: int) -> None:

@@ -2,12 +2,14 @@
 
 import io
 import os
+import pickle
 import random
 import struct
 import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -315,3 +317,51 @@ def test_an_archive_that_claims_to_hold_itself_costs_nothing(tmp_path: Path) -> 
     data[end + 76 + 8 : end + 76 + 12] = b"\xff\xff\xff\xff"
     path.write_bytes(data)
     assert Kind.UNPROVEN is verify(path).kind
+
+
+def test_a_save_that_failed_halfway_is_corrupt(tmp_path: Path) -> None:
+    """torch.save closes its archive though it could not pickle what it was given: every checksum agrees, and nothing is in it."""
+    path = tmp_path / "step_1.pt"
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        torch.save({"model": torch.ones(3), "collate": lambda batch: batch}, path)
+    verdict = verify(path)
+
+    assert (Kind.CORRUPT, True) == (verdict.kind, "did not get as far as its data.pkl" in verdict.reason)
+
+
+@pytest.mark.parametrize(
+    ("record", "content"),
+    [("data.pkl", b""), ("data.pkl", b"junk"), ("version", b"garb"), ("byteorder", b"weird")],
+)
+def test_marks_of_torch_that_torch_would_refuse_are_corrupt(tmp_path: Path, record: str, content: bytes) -> None:
+    """However well its checksums agree."""
+    good, path = tmp_path / "good.pt", tmp_path / "step_1.pt"
+    torch.save({"model": torch.ones(3)}, good)
+    with zipfile.ZipFile(good) as source, zipfile.ZipFile(path, "w") as target:
+        for entry in source.infolist():
+            named = entry.filename.partition("/")[2] == record
+            target.writestr(entry.filename, content if named else source.read(entry))
+
+    assert Kind.CORRUPT is verify(path).kind
+
+
+def test_a_file_of_distributed_checkpoints_is_no_archive(tmp_path: Path) -> None:
+    """It is several archives in a row: nothing is known about it, and nothing is wrong with it."""
+    buffer = io.BytesIO()
+    for _ in range(2):
+        torch.save(torch.ones(100), buffer)
+    path = tmp_path / "__0_0.distcp"
+    path.write_bytes(buffer.getvalue())
+
+    assert Kind.UNPROVEN is verify(path).kind
+
+
+@pytest.mark.parametrize(
+    "value", [{((1, 2), 3): 1}, {("a", ("b",)): 1}, {"seed": 10**3000}], ids=["nested", "text", "long"]
+)
+def test_what_this_reader_does_not_read_is_intact_by_its_checksums(tmp_path: Path, value: Any) -> None:
+    """A key or a number that is beyond a limit here is no fault of the file."""
+    path = tmp_path / "step_1.pt"
+    torch.save(value, path)
+
+    assert (Kind.INTACT, True) == (verify(path).kind, "was not read" in verify(path).reason)

@@ -341,6 +341,49 @@ def test_a_format_that_raises_anything_is_no_danger(make_zip: MakeSnapshot, monk
     )
 
 
+def test_too_little_memory_is_no_fault_of_the_file(make_zip: MakeSnapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was not judged; where a seal tells that the bytes are wrong, they are, and only the damage has no name."""
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    path, sealed = make_zip("a.pt"), make_zip("b.pt")
+    seal(sealed)
+    flip_bit(sealed, 100)
+    monkeypatch.setattr("lastgood.formats.torch_zip.records", fail)
+    verdict = verify(path)
+
+    assert (Kind.UNREADABLE, errno.ENOMEM, True) == (verdict.kind, verdict.errno, "memory" in verdict.reason)
+    assert (Kind.CORRUPT, Proof.SEAL) == (verify(sealed).kind, verify(sealed).proof)
+
+
+def test_too_little_memory_for_a_compressed_record_is_none_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What unpacks it raises of its own, but that means nothing about the bytes."""
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a", bytes(5000))
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(zipfile.ZipExtFile, "read", fail)
+
+    assert Kind.UNREADABLE is verify(tmp_path / "a.npz").kind
+
+
+def test_of_no_tensors_none_are_counted(tmp_path: Path) -> None:
+    """A cut file that holds none has nothing left to count."""
+    with zipfile.ZipFile(tmp_path / "a.pt", "w") as out:
+        out.writestr("ck/data.pkl", pickle.dumps({"iter_num": 1}, 2))
+        out.writestr("ck/version", b"3\n")
+    data = (tmp_path / "a.pt").read_bytes()
+    (tmp_path / "a.pt").write_bytes(data[:-30])
+    verdict = verify(tmp_path / "a.pt")
+
+    assert (Kind.TRUNCATED, False) == (verdict.kind, "tensors" in verdict.reason)
+
+
 @pytest.mark.parametrize(
     ("note", "kind"),
     [

@@ -8,6 +8,7 @@ import io
 import pickle
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -191,3 +192,101 @@ def test_looking_costs_little_beside_saving() -> None:
         seconds.append(time.perf_counter() - started)
 
     assert min(seconds) < 0.1
+
+
+class Marked(torch.Tensor):
+    """A tensor of a class of its own, which leaves its saving to torch."""
+
+
+class Weight(torch.nn.Parameter):
+    """A parameter of a class of its own, which is loaded as a plain one."""
+
+
+class Rebuilt(torch.Tensor):
+    """A tensor that decides itself how it is saved."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return (Path, ("x",)) if self.numel() else (collections.OrderedDict, ())
+
+
+class Moody(torch.Tensor):
+    """A tensor that decides itself what of it is saved."""
+
+    def __getstate__(self) -> Any:
+        return {"owner": Path("x")} if self.numel() else {}
+
+
+class Wrapping(torch.Tensor):
+    """A tensor without memory of its own, around another one."""
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner: torch.Tensor) -> None:
+        self.inner = inner
+
+    def __torch_dispatch__(self, *_more: Any) -> Any:  # type: ignore[override]
+        raise NotImplementedError
+
+
+class Needing(torch.Tensor):
+    """A tensor that cannot be saved without an attribute of it."""
+
+    @property
+    def requires_grad(self) -> Any:
+        return self.wanted
+
+
+def owned(kind: type[torch.Tensor], owner: Any) -> torch.Tensor:
+    tensor = torch.ones(2).as_subclass(kind)
+    tensor.owner = owner
+    return tensor
+
+
+def needing() -> torch.Tensor:
+    tensor = torch.ones(2).as_subclass(Needing)
+    tensor.wanted = False
+    return tensor
+
+
+OF_A_CLASS: dict[str, Callable[[], torch.Tensor]] = {
+    "plain": lambda: torch.ones(2).as_subclass(Marked),
+    "wrapped as a parameter": lambda: torch.nn.Parameter(torch.ones(2).as_subclass(Marked)),
+    "with a text": lambda: owned(Marked, "me"),
+    "with a path": lambda: owned(Marked, Path("x")),
+    "with a tensor of its class": lambda: owned(Marked, torch.ones(1).as_subclass(Marked)),
+    "parameter": lambda: Weight(torch.ones(2)),
+    "parameter with a path": lambda: owned(Weight, Path("x")),
+    "saved by itself": lambda: torch.ones(2).as_subclass(Rebuilt),
+    "saved in part": lambda: torch.ones(2).as_subclass(Moody),
+    "around another": lambda: Wrapping(torch.ones(2)),
+    "nothing without an attribute": needing,
+}
+
+
+@pytest.mark.parametrize("trusted", [[], [Marked, Moody, Needing, Wrapping]], ids=["not trusted", "trusted"])
+@pytest.mark.parametrize("kind", OF_A_CLASS)
+def test_tensors_of_other_classes_are_refused_where_torch_refuses_them(kind: str, trusted: list[Any]) -> None:
+    """Their class and their attributes decide, now and not as they were trusted at an earlier save."""
+    with torch.serialization.safe_globals(trusted):
+        test_torch_refuses_exactly_what_is_refused_here.hypothesis.inner_test(OF_A_CLASS[kind]())
+
+
+@pytest.mark.parametrize("kind", [Marked, Weight])
+def test_the_bytes_of_a_tensor_of_another_class_are_not_copied(
+    monkeypatch: pytest.MonkeyPatch, kind: type[torch.Tensor]
+) -> None:
+    """It is looked at as quickly as a plain one, at every save."""
+    looked_at, real = [], torch.load
+
+    def load(file: io.BytesIO, **how: Any) -> Any:
+        looked_at.append(len(file.getbuffer()))
+        return real(file, **how)
+
+    monkeypatch.setattr(torch, "load", load)
+    with torch.serialization.safe_globals([Marked]):
+        refuse_what_would_not_load({"weight": torch.ones(1_000_000).as_subclass(kind)})
+
+    assert 1 == len(looked_at)
+    assert looked_at[0] < 10_000

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import BinaryIO
@@ -21,7 +22,7 @@ from lastgood import hashing
 from lastgood import publish as publishing
 from lastgood.judging import verify
 from lastgood.publish import MaybeCommittedError, publish, remove, sweep, write_durably
-from lastgood.seal import Seal, parse_seal
+from lastgood.seal import MAX_SEAL_BYTES, Seal, parse_seal
 from lastgood.verdict import Kind
 
 
@@ -215,14 +216,22 @@ def test_the_disk_is_told_to_begin_early_where_that_can_be_told(
         begun.append((start, count))
         real(descriptor, start, count)
 
+    looked_up: list[object] = []
+
+    def library(name: str | None) -> object:
+        looked_up.append(name)
+        return object() if system == "without the call" else real_library(name)
+
+    real_library = ctypes.CDLL
     monkeypatch.setattr(publishing, "_begin_writeback", begin)
-    if system == "without the call":
-        monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
-    elif system == "another":
+    monkeypatch.setattr(publishing, "_sync_file_range", cache(publishing._sync_file_range.__wrapped__))
+    monkeypatch.setattr(ctypes, "CDLL", library)
+    if system == "another":
         monkeypatch.setattr(sys, "platform", "darwin")
     publish(tmp_path / "a.pt", writing(b"x" * 100))
 
     assert [(0, 30), (30, 30), (60, 30)] == begun
+    assert [None] * (system != "another") == looked_up
     assert Kind.HEALTHY is verify(tmp_path / "a.pt").kind
 
 
@@ -349,6 +358,20 @@ def test_a_sweep_leaves_snapshots_and_other_peoples_files_alone(tmp_path: Path) 
     assert {"a.pt", "a.pt.sha256", "b.pt.tmp", ".hidden", "c.pt.sha256"} == names(tmp_path)
 
 
+def test_what_cannot_be_swept_keeps_nobody_from_sweeping_the_rest(tmp_path: Path) -> None:
+    """It stays, with its partial, by which a later sweep knows it again, and is told of; the names after it go."""
+    (tmp_path / "a.pt.sha256").mkdir()
+    for name in (".a.pt.partial-1-0123abcd", ".b.pt.partial-1-0123abcd"):
+        (tmp_path / name).write_bytes(b"y")
+    left: list[tuple[str, int | None]] = []
+
+    assert [".b.pt.partial-1-0123abcd"] == sweep(tmp_path, lambda name, error: left.append((name, error.errno)))
+    assert [(".a.pt.partial-1-0123abcd", errno.EISDIR)] == left
+    assert {"a.pt.sha256", ".a.pt.partial-1-0123abcd"} == names(tmp_path)
+    (tmp_path / "a.pt.sha256").rmdir()
+    assert [".a.pt.partial-1-0123abcd"] == sweep(tmp_path)
+
+
 def test_small_files_are_replaced_whole(tmp_path: Path) -> None:
     """A durable write replaces the content and leaves no partial."""
     path = tmp_path / "run.json"
@@ -366,3 +389,20 @@ def test_a_pipe_in_the_place_of_a_seal_holds_nobody_up(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="Not a regular file"):
         publish(tmp_path / "a.pt", lambda file: file.write(b"x"))
     assert ["a.pt.sha256"] == os.listdir(tmp_path)
+
+
+def test_a_file_in_the_place_of_a_seal_that_is_too_large_for_one_is_neither_read_nor_replaced(tmp_path: Path) -> None:
+    """The save fails with the reason, whatever there is of it; a file that is just not too large is a bad seal, and replaced."""
+    publish(tmp_path / "a.pt", writing(b"old"))
+    with (tmp_path / "a.pt.sha256").open("wb") as file:
+        file.truncate(1 << 40)
+
+    with pytest.raises(OSError, match="Too large to be a seal") as caught:
+        publish(tmp_path / "a.pt", writing(b"new"))
+    assert (errno.EFBIG, b"old", 1 << 40) == (
+        caught.value.errno, (tmp_path / "a.pt").read_bytes(), (tmp_path / "a.pt.sha256").stat().st_size
+    )  # fmt: skip
+    assert {"a.pt", "a.pt.sha256"} == names(tmp_path)
+    os.truncate(tmp_path / "a.pt.sha256", MAX_SEAL_BYTES)
+    publish(tmp_path / "a.pt", writing(b"new"))
+    assert Kind.HEALTHY is verify(tmp_path / "a.pt").kind

@@ -9,7 +9,7 @@ import pytest
 
 import lastgood
 from lastgood.ledger import STILL_NS, Ledger, SealStamp, now_ns
-from lastgood.rungs import Rung, down_to_first_proven, ever_held_one, judge, ladder, latest_healthy, recalled, scan
+from lastgood.rungs import Rung, down_to_first_proven, ever_held_one, judge, ladder, latest_healthy, scan
 from lastgood.seal import Identity
 from lastgood.verdict import Kind, Proof, Verdict
 from tests.conftest import MakeSnapshot, flip_bit
@@ -235,7 +235,7 @@ def lines(tmp_path: Path) -> int:
 def test_a_ledger_does_not_grow_for_ever(
     make_zip: MakeSnapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same verdict is not written twice, and a long ledger is begun anew."""
+    """The same verdict is not written twice, and a long ledger is written anew with the last verdict of each of the newest."""
     (tmp_path / ".lastgood").mkdir()
     path = str(make_zip("ckpt_1.pt"))
     identity, ledger = Identity.of(os.stat(path)), Ledger(tmp_path, writable=True)
@@ -244,10 +244,20 @@ def test_a_ledger_does_not_grow_for_ever(
         ledger.put(path, identity._replace(inode=inode), Verdict(Kind.INTACT, None, "fine"), later)
     assert 3 == lines(tmp_path)
 
-    monkeypatch.setattr("lastgood.ledger.LINES_MAX", 3)
+    monkeypatch.setattr("lastgood.ledger.LINES_MAX", 5)
+    monkeypatch.setattr("lastgood.ledger.ENTRIES_MAX", 3)
+    ledger.put(path, identity._replace(inode=2), Verdict(Kind.CORRUPT, None, "bad"), later)
+    ledger = Ledger(tmp_path, writable=True)
     ledger.put(path, identity, Verdict(Kind.INTACT, None, "fine"), later)
-    assert 1 == lines(tmp_path)
-    assert Ledger(tmp_path).get(path, identity) is not None
+    assert 5 == lines(tmp_path)
+    ledger.put(path, identity._replace(inode=4), Verdict(Kind.INTACT, None, "fine"), later)
+    assert 3 == lines(tmp_path)
+    ledger.put(path, identity._replace(inode=5), Verdict(Kind.INTACT, None, "fine"), later)
+    assert 4 == lines(tmp_path)
+    again = Ledger(tmp_path)
+    known = [again.get(path, one) for one in (identity, *(identity._replace(inode=inode) for inode in range(1, 6)))]
+    assert [True, False, False, True, True, True] == [one is not None for one in known]
+    assert ["ledger"] == os.listdir(tmp_path / ".lastgood")
 
 
 def test_a_ledger_that_may_not_or_cannot_be_written_serves_its_owner(make_zip: MakeSnapshot, tmp_path: Path) -> None:
@@ -284,16 +294,16 @@ def test_a_damaged_ledger_costs_time_and_nothing_else(make_zip: MakeSnapshot, tm
     assert [Kind.INTACT] == [rung.verdict.kind for rung in ladder(tmp_path) if rung.verdict]
 
 
-def test_what_is_remembered_is_recalled_without_a_reading(make_zip: MakeSnapshot, tmp_path: Path) -> None:
+def test_a_scan_tells_what_the_ledger_remembers_without_a_reading(make_zip: MakeSnapshot, tmp_path: Path) -> None:
     """What is not remembered is None, and nobody opens the file for it; a step that only a verdict tells is taken over."""
     make_zip("ckpt.pt")
-    (rung,) = scan(tmp_path)
     ledger = Ledger(tmp_path)
-    assert recalled(rung, ledger) is None
+    (rung,) = scan(tmp_path, None, ledger)
+    assert rung.verdict is None
 
     verdict = Verdict(Kind.INTACT, Proof.CRC, "remembered", step=7)
     ledger.put(str(rung.path), rung.identity, verdict, now_ns() + 2 * STILL_NS)
-    assert rung._replace(verdict=verdict, step=7) == recalled(rung, ledger)
+    assert [rung._replace(verdict=verdict, step=7)] == scan(tmp_path, None, ledger)
 
 
 def test_a_fresh_judgement_reads_the_bytes_again(make_zip: MakeSnapshot, tmp_path: Path) -> None:

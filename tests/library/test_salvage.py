@@ -17,14 +17,24 @@ from typing import Any
 import pytest
 import torch
 
+from lastgood.contract import SALVAGE_KEY
 from lastgood.formats import DamageError, raw_zip
 from lastgood.formats.torch_damaged import State, look
+from lastgood.formats.torch_tensors import tensors_in
 from lastgood.judging import verify
-from lastgood.salvage import NOTE_KEY, Salvaged, intact_tensors, salvage
+from lastgood.salvage import Salvaged, salvage
 from lastgood.verdict import Kind, Proof
 from supervisor.cli import salvaging
 from supervisor.errors import UsageError
 from tests.conftest import flip_bit
+
+
+def intact_tensors(path: Path) -> tuple[int, int]:
+    """How many tensors of a torch file are proven whole by their CRC32, and how many it names."""
+    with path.open("rb") as file:
+        wreck = look(file)
+    states = [wreck.storages[tensor.storage].state for tensor in tensors_in(wreck.contents.value)]
+    return states.count(State.WHOLE), len(states)
 
 
 class Net(torch.nn.Module):
@@ -64,7 +74,7 @@ def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     """Every leaf of a loaded payload with its dotted name, the note of a salvage left out."""
     if isinstance(value, dict | list | tuple) and not isinstance(value, torch.Size):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
-            if key != NOTE_KEY:
+            if key != SALVAGE_KEY:
                 yield from leaves(inner, f"{name}.{key}" if name else str(key))
     else:
         yield name, value
@@ -89,7 +99,7 @@ def get_out(path: Path, content: Any = None) -> tuple[Salvaged, Any]:
         assert not [name for name in os.listdir(path.parent) if out.name in name]
         return result, {}
     loaded = torch.load(out, weights_only=True)
-    says_so = isinstance(loaded, dict) and bool(loaded.get(NOTE_KEY, {}).get("lost"))
+    says_so = isinstance(loaded, dict) and bool(loaded.get(SALVAGE_KEY, {}).get("lost"))
     expected = Kind.INCOMPLETE if says_so else Kind.HEALTHY  # a part of a snapshot is never resumed from by itself
     assert (expected, Proof.SEAL) == (verify(out).kind, verify(out).proof)
     if content is not None:
@@ -131,8 +141,8 @@ def test_an_intact_file_gives_everything(saved: tuple[dict[str, Any], Path]) -> 
     tensors = [value for _, value in leaves(content) if isinstance(value, torch.Tensor)]
 
     assert (True, True, len(tensors), ()) == (result.model_whole, result.optimizer_whole, result.kept, result.lost)
-    assert {**content, NOTE_KEY: 0}.keys() == loaded.keys()
-    assert {"source": "whole.pt", "lost": []} == loaded[NOTE_KEY]
+    assert {**content, SALVAGE_KEY: 0}.keys() == loaded.keys()
+    assert {"source": "whole.pt", "lost": []} == loaded[SALVAGE_KEY]
     assert loaded["model"]["head.weight"].data_ptr() == loaded["model"]["embedding.weight"].data_ptr()
     assert content["model"]._metadata == loaded["model"]._metadata
     assert content["optimizer"].keys() == loaded["optimizer"].keys()
@@ -180,7 +190,7 @@ def test_a_cut_in_the_optimizer_leaves_the_model_whole(saved: tuple[dict[str, An
 
     assert (True, False) == (result.model_whole, result.optimizer_whole)
     assert "optimizer.state.3.exp_avg" in [one.name for one in result.lost]
-    assert {one.name for one in result.lost} == set(loaded[NOTE_KEY]["lost"])
+    assert {one.name for one in result.lost} == set(loaded[SALVAGE_KEY]["lost"])
     sizes = {one.name: one.bytes for one in result.lost}
     assert 24 * 4 == sizes["optimizer.state.3.exp_avg"]
 
@@ -444,7 +454,7 @@ def test_plain_values_of_every_kind_are_kept(tmp_path: Path) -> None:
     result, loaded = get_out(tmp_path / "a.pt")
 
     assert () == result.lost
-    assert {**content, "default": {3: [4]}} == {k: v for k, v in loaded.items() if k != NOTE_KEY} | {
+    assert {**content, "default": {3: [4]}} == {k: v for k, v in loaded.items() if k != SALVAGE_KEY} | {
         "model": content["model"]
     }
     assert (dict, OrderedDict) == (type(loaded["default"]), type(loaded["ordered"]))
@@ -475,7 +485,7 @@ def test_objects_of_other_peoples_classes_are_lost_by_name(tmp_path: Path) -> No
 
     assert [("model", 36), ("args", 0)] == [(one.name, one.bytes) for one in result.lost]
     assert "only its own code can rebuild" in result.lost[0].reason
-    assert (False, {"ema", NOTE_KEY}) == (result.model_whole, loaded.keys())
+    assert (False, {"ema", SALVAGE_KEY}) == (result.model_whole, loaded.keys())
 
 
 def test_a_shared_container_is_incomplete_wherever_it_is(tmp_path: Path) -> None:
@@ -493,12 +503,12 @@ def test_a_plain_state_dict_is_a_model(tmp_path: Path) -> None:
     """Whole, it gets no key that load_state_dict would trip over; broken, it tells what is missing."""
     torch.save(Net().state_dict(), tmp_path / "a.pt")
     result, loaded = get_out(tmp_path / "a.pt")
-    assert (True, None, False) == (result.model_whole, result.optimizer_whole, NOTE_KEY in loaded)
+    assert (True, None, False) == (result.model_whole, result.optimizer_whole, SALVAGE_KEY in loaded)
     Net().load_state_dict(loaded, strict=True)
 
     flip_bit(tmp_path / "a.pt", ends(tmp_path / "a.pt")["1"][0])
     result, loaded = get_out(tmp_path / "a.pt")
-    assert (False, ["body.weight"]) == (result.model_whole, loaded[NOTE_KEY]["lost"])
+    assert (False, ["body.weight"]) == (result.model_whole, loaded[SALVAGE_KEY]["lost"])
 
 
 @pytest.fixture
@@ -515,7 +525,7 @@ def test_switched_off_checksums_give_bytes_but_no_proof(tmp_path: Path) -> None:
     torch.save(content, tmp_path / "a.pt")
     result, loaded = get_out(tmp_path / "a.pt", content)
     assert (True, False, False, 2, True) == (
-        result.unproven, result.model_whole, result.optimizer_whole, result.kept, loaded[NOTE_KEY]["unproven"],
+        result.unproven, result.model_whole, result.optimizer_whole, result.kept, loaded[SALVAGE_KEY]["unproven"],
     )  # fmt: skip
     assert (0, 2) == intact_tensors(tmp_path / "a.pt")
 

@@ -31,6 +31,8 @@ E = hashlib.sha256(b"y").hexdigest()
         f"{E}  b.pt\n{D}  a.pt\n",
         f"{D}\ta.pt   \n",
         f"SHA256 (a.pt) = {D}\n",
+        f"SHA256(a.pt)= {D}\n",
+        f"SHA2-256(a.pt)= {D}\n",
     ],
 )
 def test_every_common_form_is_read(content: str) -> None:
@@ -157,11 +159,11 @@ def test_a_long_line_of_blanks_costs_no_time() -> None:
     """A megabyte made to confuse a pattern is refused at once."""
     import time
 
-    started = time.monotonic()
+    started = time.process_time()
     found = parse_seal(f"{D}  a{' ' * 1_000_000}b\n".encode(), "a.pt")
 
     assert isinstance(found, SealDamaged)
-    assert time.monotonic() - started < 1
+    assert time.process_time() - started < 20  # a square of it would be hours
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "loop"])

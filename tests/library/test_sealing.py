@@ -1,7 +1,10 @@
 """Sealing other people's snapshots."""
 
 import os
+import pickle
 import subprocess
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -43,22 +46,44 @@ def test_what_is_known_to_be_bad_is_refused(tmp_path: Path, content: bytes) -> N
     path.write_bytes(content)
 
     with pytest.raises(RefusedError, match=r"truncated|corrupt"):
-        seal_snapshot(path, replace=True)
+        seal_snapshot(path)
     assert [path] == list(tmp_path.iterdir())
 
 
-def test_a_seal_that_does_not_agree_is_kept_unless_it_is_to_be_replaced(make_zip: MakeSnapshot) -> None:
-    """The snapshot may be damaged, or another one may have come under its name: a person must say."""
+def test_a_seal_that_does_not_agree_is_kept(make_zip: MakeSnapshot) -> None:
+    """The snapshot may be damaged, or another one may have come under its name: a person must say, and is told how."""
     path, other = make_zip("step_1.pt"), make_zip("step_2.pt", step=2)
     seal_snapshot(path)
     before = Path(seal_path(path)).read_bytes()
     os.replace(other, path)
 
-    with pytest.raises(RefusedError, match="does not agree"):
+    with pytest.raises(RefusedError, match=r"is not the sealed .* remove step_1\.pt\.sha256 first"):
         seal_snapshot(path)
     assert before == Path(seal_path(path)).read_bytes()
-    seal_snapshot(path, replace=True)
-    assert Kind.HEALTHY is verify(path).kind
+
+
+def test_a_snapshot_that_is_passed_over_for_another_reason_is_not_said_to_disagree(tmp_path: Path) -> None:
+    """Its seal may be right, and its schema too new."""
+    path = tmp_path / "step_1.pt"
+    with zipfile.ZipFile(path, "w") as out:
+        out.writestr("ck/data.pkl", pickle.dumps({"format": "lastgood", "version": 99}, 2))
+    seal_snapshot(path)
+
+    with pytest.raises(RefusedError, match=r"^incompatible: its schema version is 99"):
+        seal_snapshot(path)
+
+
+def test_threads_of_one_process_seal_beside_each_other(make_zip: MakeSnapshot, tmp_path: Path) -> None:
+    """The lock of the directory's writer keeps other processes out, not the other half of the work."""
+    paths = [make_zip(f"step_{number}.pt", number) for number in range(20)]
+    lock = WriterLock(tmp_path)
+    lock.hold()
+    lock.release()
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(seal_snapshot, paths))
+
+    assert [False] * 20 == [one.already for one in made]
+    assert {Kind.HEALTHY} == {verify(path).kind for path in paths}
 
 
 def test_a_damaged_seal_is_replaced(make_zip: MakeSnapshot) -> None:
@@ -99,3 +124,12 @@ def test_pipes_and_what_is_not_there_are_refused(tmp_path: Path) -> None:
         seal_snapshot(tmp_path / "pipe")
     with pytest.raises(FileNotFoundError):
         seal_snapshot(tmp_path / "nothing")
+
+
+def test_a_seal_that_cannot_be_read_is_not_replaced(make_zip: MakeSnapshot) -> None:
+    """It may hold the evidence that the bytes are wrong."""
+    path = make_zip("step_1.pt")
+    os.mkfifo(seal_path(path))
+
+    with pytest.raises(RefusedError, match=r"step_1\.pt\.sha256 cannot be read as a seal"):
+        seal_snapshot(path)

@@ -210,10 +210,29 @@ def test_the_state_of_a_device_goes_to_pinned_memory_where_there_is_some(
 def test_a_default_device_elsewhere_changes_nothing() -> None:
     """A program may let torch make new tensors on another device."""
     with torch.device("meta"):
-        copied = Staging().copy({"w": torch.ones(2, device="cpu")})
+        dense = torch.ones(2, device="cpu")
+        copied = Staging().copy([dense, dense.to_sparse(), dense.to_sparse().requires_grad_()])
 
-    assert "cpu" == copied["w"].device.type
-    assert [1, 1] == copied["w"].tolist()
+    assert ["cpu"] * 3 == [one.device.type for one in copied]
+    assert [[1, 1]] * 3 == [one.to_dense().tolist() for one in copied]
+
+
+def test_what_is_copied_as_a_file_is_does_not_go_back_to_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file names the device of each storage, and loading would bring it there, where there may be no room for another."""
+    brought: list[str] = []
+    elsewhere = [
+        (-1, lambda storage: "elsewhere:0", lambda storage, where: brought.append(where) or storage),
+        *torch.serialization._package_registry,
+    ]
+    monkeypatch.setattr(torch.serialization, "_package_registry", elsewhere)
+    sparse = torch.eye(2).to_sparse()
+    torch.load(io.BytesIO(saved(sparse)), weights_only=True)
+    assert {"elsewhere:0"} == set(brought)
+    brought.clear()
+    copied = Staging().copy(sparse)
+
+    assert "elsewhere:0" not in brought
+    assert [[1, 0], [0, 1]] == copied.to_dense().tolist()
 
 
 def test_saves_before_and_behind_are_the_same_file(tmp_path: Path) -> None:
