@@ -69,9 +69,8 @@ class Bench:
         path = self.directory / ".lastgood" / "events.jsonl"
         if not path.exists():
             return []
-        entries = [
-            json.loads(line) for line in path.read_bytes().split(b"\n") if line
-        ]  # two writers may part lines by two ends
+        ended = path.read_bytes().split(b"\n")[:-1]
+        entries = [json.loads(line) for line in ended if line]  # two writers at a time may end a line twice
         return [entry for entry in entries if entry["event"] == event]
 
     def wait_for(self, event: str, count: int = 1, seconds: float = 20.0) -> dict[str, Any]:
