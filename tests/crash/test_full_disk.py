@@ -21,7 +21,7 @@ from tests.crash.conftest import give_up
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(300)]
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
-SNAPSHOT_PAGES = 7  # what a snapshot of `operations` takes, and one more for its seal
+SNAPSHOT_PAGES = 9  # what a snapshot of `operations` takes, and one more for its seal
 
 
 @pytest.fixture
