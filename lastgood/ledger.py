@@ -5,9 +5,12 @@ younger than that could hide a later change. One line of JSON a verdict, the las
 came, went or was replaced asks for a new verdict; one that was edited in place does so unless the bytes were proven by it.
 """
 
+import gc
 import json
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from lastgood.contract import LEDGER_FILE, STATE_DIR
@@ -19,6 +22,18 @@ from lastgood.verdict import Kind, Proof, Verdict
 STILL_NS = 2_000_000_000
 ENTRIES_MAX = 20_000  # the newest, which are kept when it is written anew
 LINES_MAX = ENTRIES_MAX + 10_000  # then it is
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Let no garbage be looked for inside: of ten thousand small things that are made and all kept, none is garbage."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 class SealStamp(NamedTuple):
@@ -54,7 +69,10 @@ class Ledger:
                 text = file.read().rstrip("\n")
         except OSError:
             return  # no ledger, or one that cannot be read, only costs time
-        entries = _parsed(text)
+        with uncollected():
+            self._take(_parsed(text))
+
+    def _take(self, entries: list[Any]) -> None:
         self._lines = len(entries)
         for entry in entries:
             try:

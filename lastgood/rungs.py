@@ -3,13 +3,14 @@
 import errno
 import os
 import stat
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
 from lastgood import choose, folders, naming
 from lastgood.contract import QUARANTINE_DIR, RUN_FILE, SEAL_SUFFIX, STATE_DIR
 from lastgood.judging import verify
-from lastgood.ledger import Ledger, SealStamp, now_ns
+from lastgood.ledger import Ledger, SealStamp, now_ns, uncollected
 from lastgood.regular import regular
 from lastgood.seal import Identity
 from lastgood.verdict import Verdict
@@ -54,7 +55,11 @@ def scan(
     What vanishes while it is looked at is left out; what cannot be looked at now is not. Raises OSError when the directory
     itself cannot be read.
     """
-    directory = os.fspath(checkpoint_dir)
+    with uncollected():
+        return choose.newest_first(_candidates(os.fspath(checkpoint_dir), pattern, ledger))
+
+
+def _candidates(directory: str, pattern: str | None, ledger: Ledger | None) -> Collection[Rung]:
     found: dict[tuple[int, int], Rung] = {}
     pointed_to: set[tuple[int, int]] = set()
     candidates, seals = _named(directory, pattern)
@@ -69,7 +74,7 @@ def scan(
         if step is False:
             pointed_to.add(key)
             continue
-        identity = _identity(entry.path, status)
+        identity = Identity.of(status) if stat.S_ISREG(status.st_mode) else _identity(entry.path, status)
         if identity is None:
             continue
         name = entry.name
@@ -84,7 +89,7 @@ def scan(
         found[key] = rung
     for key in pointed_to & found.keys():
         found[key] = found[key]._replace(linked=True)
-    return choose.newest_first(found.values())
+    return found.values()
 
 
 def _named(

@@ -1,5 +1,6 @@
 """The ladder of a directory: what is counted, in which order, what is remembered."""
 
+import gc
 import json
 import os
 import threading
@@ -332,3 +333,17 @@ def test_the_package_offers_its_names_without_torch() -> None:
     assert callable(lastgood.ladder)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         lastgood.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("collecting", [True, False])
+def test_looking_at_a_directory_leaves_the_garbage_collector_as_it_was(
+    collecting: bool, make_zip: MakeSnapshot, tmp_path: Path
+) -> None:
+    """Whether a trainer has it on or off is its own affair."""
+    make_zip("ckpt_1.pt")
+    (gc.enable if collecting else gc.disable)()
+    try:
+        assert 1 == len(ladder(tmp_path))
+        assert collecting is gc.isenabled()
+    finally:
+        gc.enable()
