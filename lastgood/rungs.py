@@ -74,7 +74,7 @@ def _candidates(directory: str, pattern: str | None, ledger: Ledger | None) -> C
         if step is False:
             pointed_to.add(key)
             continue
-        identity = Identity.of(status) if stat.S_ISREG(status.st_mode) else _identity(entry.path, status)
+        identity = Identity.of(status) if stat.S_ISREG(status.st_mode) else _of_folder(entry.path, status)
         if identity is None:
             continue
         name = entry.name
@@ -129,13 +129,13 @@ def _step_of_folder(entry: "os.DirEntry[str]") -> int | bool | None:
 def identity_of(path: str | os.PathLike[str]) -> Identity | None:
     """The identity of a snapshot as it is now; None when it is neither a file nor a folder. Raises OSError."""
     status = os.stat(path)
-    return folders.identity_of(os.fspath(path), status) if stat.S_ISDIR(status.st_mode) else _identity("", status)
+    if stat.S_ISDIR(status.st_mode):
+        return folders.identity_of(os.fspath(path), status)
+    return Identity.of(status) if stat.S_ISREG(status.st_mode) else None
 
 
-def _identity(path: str, status: os.stat_result) -> Identity | None:
-    """The identity of a file or a folder; None when it is neither. A folder that cannot be read has its own alone."""
-    if stat.S_ISREG(status.st_mode):
-        return Identity.of(status)
+def _of_folder(path: str, status: os.stat_result) -> Identity | None:
+    """The identity of a folder, its own alone where it cannot be read; None for what is none."""
     if not stat.S_ISDIR(status.st_mode):
         return None
     try:

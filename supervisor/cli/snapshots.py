@@ -100,6 +100,11 @@ def _verdict_fields(path: str, verdict: Verdict) -> dict[str, Any]:
     }
 
 
+_SEPARATOR = (
+    ",\n "  # a snapshot a line; json.dumps lays lists out in Python, which takes a third of the time of ten thousand
+)
+
+
 def list_(
     directory: Annotated[str, typer.Argument(metavar="DIR", help="A checkpoint directory.")],
     as_json: AsJson = False,
@@ -109,7 +114,7 @@ def list_(
     """The ladder of a checkpoint directory, newest first: step, size, age, verdict, proof, reason."""
     ladder = _judged(_scanned("list", directory, pattern, Ledger(directory)), jobs)
     if as_json:
-        typer.echo(json.dumps([_rung_fields(rung) for rung in ladder], indent=1))
+        typer.echo(f"[{_SEPARATOR.join(json.dumps(_rung_fields(rung)) for rung in ladder)}]")
         return
     if not ladder:
         typer.echo(f"no snapshots in {shown(directory)}", err=True)

@@ -10,7 +10,7 @@ import pytest
 
 import lastgood
 from lastgood.ledger import STILL_NS, Ledger, SealStamp, now_ns
-from lastgood.rungs import Rung, down_to_first_proven, ever_held_one, judge, ladder, latest_healthy, scan
+from lastgood.rungs import Rung, down_to_first_proven, ever_held_one, identity_of, judge, ladder, latest_healthy, scan
 from lastgood.seal import Identity
 from lastgood.verdict import Kind, Proof, Verdict
 from tests.conftest import MakeSnapshot, flip_bit
@@ -347,3 +347,12 @@ def test_looking_at_a_directory_leaves_the_garbage_collector_as_it_was(
         assert collecting is gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_the_identity_of_a_file_is_its_own_and_of_a_pipe_none(make_zip: MakeSnapshot, tmp_path: Path) -> None:
+    """What is neither a file nor a folder is no snapshot."""
+    path = make_zip("ckpt_1.pt")
+    os.mkfifo(tmp_path / "pipe")
+
+    assert Identity.of(path.stat()) == identity_of(path)
+    assert identity_of(tmp_path / "pipe") is None
