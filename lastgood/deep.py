@@ -30,14 +30,14 @@ def look_into(path: str, verdict: Verdict) -> Verdict:
         found = _found(path)
         older = _older(path) if any(not one.nans for one in found) else []
     except (ScanError, OSError) as error:
-        return replace(verdict, reason=f"{verdict.reason}; its tensors were not looked into: {error}")
+        return verdict._replace(reason=f"{verdict.reason}; its tensors were not looked into: {error}")
     always = frozenset.intersection(*(one.infinite for one in older)) if older else frozenset()
     bad = poisoned(found, dict.fromkeys(always, True) if older else None)
     if not bad:
-        return replace(verdict, reason=f"{verdict.reason}; {_all_well(found, older)}")
+        return verdict._replace(reason=f"{verdict.reason}; {_all_well(found, older)}")
     more = f" and {len(bad) - 1} more tensors" if len(bad) > 1 else ""
     reason = f"{_what(bad[0], older)}{more}; its bytes are good ({verdict.kind})"
-    return replace(verdict, kind=Kind.POISONED, reason=reason)
+    return verdict._replace(kind=Kind.POISONED, reason=reason)
 
 
 def _what(one: NonFinite, older: list[_Older]) -> str:

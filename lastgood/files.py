@@ -7,7 +7,6 @@ checksum inside are held against each other. What changes while it is read gets 
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, BinaryIO
 
 from lastgood import formats, naming
@@ -98,8 +97,8 @@ def _with_contents(file: BinaryIO, size: int, verdict: Verdict, read: Mapping[An
     note = payload.get(SALVAGE_KEY)
     if isinstance(note, dict) and isinstance(lost := note.get("lost"), list) and lost:
         source = note["source"][:200] if isinstance(note.get("source"), str) else "another file"
-        return replace(verdict, kind=Kind.INCOMPLETE, reason=f"salvaged from {source}: {len(lost)} tensors are lost")
-    return replace(verdict, step=step_inside(payload)) if verdict.step is None else verdict
+        return verdict._replace(kind=Kind.INCOMPLETE, reason=f"salvaged from {source}: {len(lost)} tensors are lost")
+    return verdict._replace(step=step_inside(payload)) if verdict.step is None else verdict
 
 
 def _top(file: BinaryIO, size: int) -> Mapping[Any, Any]:

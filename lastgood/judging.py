@@ -4,7 +4,6 @@ import errno
 import os
 import stat
 import time
-from dataclasses import replace
 
 from lastgood import folders, naming
 from lastgood.files import verify_open
@@ -42,7 +41,7 @@ def verify(path: str | os.PathLike[str], deep: bool = False) -> Verdict:
         from lastgood.deep import look_into
 
         verdict = look_into(name, verdict)
-    return replace(verdict, seconds=round(time.perf_counter() - started, 6))
+    return verdict._replace(seconds=round(time.perf_counter() - started, 6))
 
 
 def _unreadable(name: str, error: OSError) -> Verdict:

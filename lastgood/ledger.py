@@ -44,7 +44,7 @@ class SealStamp(NamedTuple):
     mtime_ns: int = 0
 
     @classmethod
-    def beside(cls, path: str) -> "SealStamp":
+    def beside(cls, path: str | os.PathLike[str]) -> "SealStamp":
         """The stamp of the seal beside a snapshot as it is now."""
         try:
             status = os.stat(seal_path(path))
@@ -59,7 +59,7 @@ class Ledger:
     def __init__(self, checkpoint_dir: str | os.PathLike[str], writable: bool = False) -> None:
         self._path = os.path.join(checkpoint_dir, STATE_DIR, LEDGER_FILE)
         self._writable = writable
-        self._entries: dict[tuple[int, ...], list[Any]] = {}
+        self._entries: dict[int, list[Any]] = {}  # by inode: of one that was used again only the last can be true
         self._lines = 0
         self._load()
 
@@ -76,18 +76,18 @@ class Ledger:
         self._lines = len(entries)
         for entry in entries:
             try:
-                self._entries[entry[0], entry[1], entry[2], entry[3]] = entry
+                self._entries[entry[0]] = entry
             except (TypeError, LookupError):
                 pass  # what is no entry is worth nothing and costs nothing
 
-    def get(self, path: str, identity: Identity, seal_inode: int = 0) -> Verdict | None:
+    def get(self, path: str | os.PathLike[str], identity: Identity, seal_inode: int = 0) -> Verdict | None:
         """The verdict remembered for this file as it is now; `seal_inode` is that of the seal beside it, 0 without one."""
-        entry = self._entries.get(identity)
+        entry = self._entries.get(identity.inode)
         if entry is None:
             return None
         try:
-            _, _, _, _, inode, seal_bytes, seal_ns, _, kind, proof, reason, size, sha256, step, seconds = entry
-            if inode != seal_inode:
+            a, b, c, d, inode, seal_bytes, seal_ns, _, kind, proof, reason, size, sha256, step, seconds = entry
+            if inode != seal_inode or (a, b, c, d) != identity:
                 return None
             if inode and kind != "healthy" and (inode, seal_bytes, seal_ns) != SealStamp.beside(path):
                 return None
@@ -102,9 +102,9 @@ class Ledger:
         if read_at_ns - max(identity.mtime_ns, identity.ctime_ns) < STILL_NS or verdict.kind is Kind.UNREADABLE:
             return
         entry = [*identity, *(seal or SealStamp()), os.path.basename(path), *_encoded(verdict)]
-        if self._entries.get(identity) == entry:
+        if self._entries.get(identity.inode) == entry:
             return
-        self._entries[identity] = entry
+        self._entries[identity.inode] = entry
         if self._writable:
             self._append(entry)
 

@@ -4,6 +4,7 @@ import errno
 import os
 import stat
 from collections.abc import Collection
+from operator import methodcaller
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,31 +56,43 @@ def scan(
     What vanishes while it is looked at is left out; what cannot be looked at now is not. Raises OSError when the directory
     itself cannot be read.
     """
-    with uncollected():
-        return choose.newest_first(_candidates(os.fspath(checkpoint_dir), pattern, ledger))
+    directory = os.fspath(checkpoint_dir)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with uncollected():
+            return choose.newest_first(_candidates(directory, _entries(descriptor), pattern, ledger))
+    finally:
+        os.close(descriptor)
 
 
-def _candidates(directory: str, pattern: str | None, ledger: Ledger | None) -> Collection[Rung]:
+def _candidates(
+    directory: str, listed: tuple[list["os.DirEntry[str]"], dict[str, int]], pattern: str | None, ledger: Ledger | None
+) -> Collection[Rung]:
     found: dict[tuple[int, int], Rung] = {}
     pointed_to: set[tuple[int, int]] = set()
-    candidates, seals = _named(directory, pattern)
-    for entry, step in candidates:
+    step_of = naming.rule_for(pattern)
+    others, seals = listed
+    for entry in others:
+        name = entry.name
+        path = f"{directory}/{name}"
+        step = _step_of_folder(path, name) if pattern is None and _is_folder(entry) else step_of(name)
+        if step is False and not entry.is_symlink():
+            continue
         try:
             status = entry.stat()
         except OSError as error:
             if step is not False and error.errno not in NOT_THERE:
-                found[-1, entry.inode()] = Rung(directory, entry.name, step, Identity(entry.inode(), 0, 0, 0))
+                found[-1, entry.inode()] = Rung(directory, name, step, Identity(entry.inode(), 0, 0, 0))
             continue
         key = (status.st_dev, status.st_ino)
-        if step is False:
+        if step is False:  # another name, and what it points to has a use
             pointed_to.add(key)
             continue
-        identity = Identity.of(status) if stat.S_ISREG(status.st_mode) else _of_folder(entry.path, status)
+        identity = Identity.of(status) if stat.S_ISREG(status.st_mode) else _of_folder(path, status)
         if identity is None:
             continue
-        name = entry.name
         seal = seals.get(name, 0)
-        verdict = None if ledger is None else ledger.get(entry.path, identity, seal)
+        verdict = None if ledger is None else ledger.get(path, identity, seal)
         if step is None and verdict is not None:
             step = verdict.step
         rung = Rung(directory, name, step, identity, verdict, False, seal)
@@ -92,26 +105,19 @@ def _candidates(directory: str, pattern: str | None, ledger: Ledger | None) -> C
     return found.values()
 
 
-def _named(
-    directory: str, pattern: str | None
-) -> tuple[list[tuple["os.DirEntry[str]", int | bool | None]], dict[str, int]]:
-    """Entries with a candidate's name and the step it says, and the inode of each seal by its snapshot's name.
-
-    Links of other names are among the entries, with False for the step: what they point to has a use.
-    """
-    rule = naming.rule_for(pattern)
-    candidates: list[tuple[os.DirEntry[str], int | bool | None]] = []
+def _entries(directory: int) -> tuple[list["os.DirEntry[str]"], dict[str, int]]:
+    """The entries that are no seals, and the inode of each seal by its snapshot's name."""
+    others: list[os.DirEntry[str]] = []
     seals: dict[str, int] = {}
     with os.scandir(directory) as entries:
         for entry in entries:
             name = entry.name
             if name[-len(SEAL_SUFFIX) :] == SEAL_SUFFIX:
                 seals[name[: -len(SEAL_SUFFIX)]] = entry.inode()
-                continue
-            step = _step_of_folder(entry) if pattern is None and _is_folder(entry) else rule(name)
-            if step is not False or entry.is_symlink():
-                candidates.append((entry, None if step is True else step))
-    return candidates, seals
+            else:
+                others.append(entry)
+    others.sort(key=methodcaller("inode"))  # as the disk keeps them, and mostly as they were written
+    return others, seals
 
 
 def _is_folder(entry: "os.DirEntry[str]") -> bool:
@@ -121,9 +127,9 @@ def _is_folder(entry: "os.DirEntry[str]") -> bool:
         return False  # a link to itself, or through what is no folder
 
 
-def _step_of_folder(entry: "os.DirEntry[str]") -> int | bool | None:
+def _step_of_folder(path: str, name: str) -> int | bool | None:
     """Without a pattern, what is no snapshot by name and content is no candidate."""
-    return naming.step_in_name(entry.name) if folders.looks_like_one(entry.path) else False
+    return naming.step_in_name(name) if folders.looks_like_one(path) else False
 
 
 def identity_of(path: str | os.PathLike[str]) -> Identity | None:
@@ -171,8 +177,8 @@ def judge(rung: Rung, ledger: Ledger | None = None, fresh: bool = False) -> Rung
 
 def ladder(checkpoint_dir: str | os.PathLike[str], pattern: str | None = None) -> list[Rung]:
     """Every candidate of a directory, newest first, each judged. Raises OSError when the directory cannot be read."""
-    ledger = Ledger(checkpoint_dir)
-    found = scan(checkpoint_dir, pattern, ledger)
+    with uncollected():
+        found = scan(checkpoint_dir, pattern, Ledger(checkpoint_dir))
     judged = [judge(rung) if rung.verdict is None else rung for rung in found]
     return choose.newest_first(judged) if any(rung.step is None for rung in found) else judged
 

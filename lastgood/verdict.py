@@ -1,8 +1,8 @@
 """What was found out about a snapshot. Pure: words and small facts, no files."""
 
 import errno
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Kind(StrEnum):
@@ -34,8 +34,7 @@ BAD = frozenset({Kind.TRUNCATED, Kind.CORRUPT, Kind.INCOMPLETE, Kind.POISONED})
 """Set aside on a fallback. Unreadable and incompatible ones are passed over but never moved."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The finding about one snapshot.
 
     `reason` is a sentence a person can act on; `bytes` is the size judged; `sha256` is the digest of what was

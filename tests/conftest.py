@@ -18,6 +18,10 @@ from tests.bench import Bench, marked, until
 settings.register_profile("patient", deadline=None)  # a busy machine is no finding; pytest's own timeout is the limit
 settings.load_profile("patient")
 
+# A script's background job ignores SIGINT, and so would all that it starts: here Ctrl-C means what it does at a terminal.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 MEMORY = "/dev/shm"
 
 MakeSnapshot = Callable[..., Path]

@@ -14,7 +14,7 @@ from trainer.data import GPT2_VOCABULARY
 from trainer.distributed import Ranks, say
 from trainer.model import ModelArgs, without_masks
 from trainer.saving import one_line
-from trainer.settings import Settings, UsageError
+from trainer.settings import GPT2_SHAPES, Settings, UsageError
 
 SCHEDULE_KEYS = ("learning_rate", "decay_lr", "warmup_iters", "lr_decay_iters", "min_lr")
 # Settings that decide what a step computes: change one and it is another run from there on.
@@ -59,17 +59,19 @@ def where_to_start(settings: Settings, environ: Mapping[str, str]) -> str:
     return settings.resume
 
 
-def load(manager: CheckpointManager, start: str, world_size: int) -> dict[str, Any]:
+def load(manager: CheckpointManager, start: str, settings: Settings, world_size: int) -> dict[str, Any]:
     """The payload to go on with, its bytes verified; empty for a fresh start. Refused if other ranks have a part of it."""
-    if start == "never":
-        older = latest_healthy(manager.checkpoint_dir)
-        if older is not None:
-            say(f"warning: {older} is of an earlier run, and resume: auto would take it; use another out_dir")
-        return {}
-    try:
-        payload = manager.load_latest() if start == "auto" else manager.load(start)
-    except (OSError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
-        raise SystemExit(f"trainer: cannot resume: {one_line(error)}") from None
+    payload = None
+    if start != "never":
+        try:
+            payload = manager.load_latest() if start == "auto" else manager.load(start)
+        except (OSError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
+            raise SystemExit(f"trainer: cannot resume: {one_line(error)}") from None
+    elif (older := latest_healthy(manager.checkpoint_dir)) is not None:
+        say(f"warning: {older} is of an earlier run, and resume: auto would take it; use another out_dir")
+    if payload is None and settings.init_from == "resume":
+        problem = f"resume, but {settings.out_dir} holds no snapshot"
+        raise UsageError("init_from", f"{problem}; leave init_from out to begin anew, or name another out_dir")
     needed = {"model", "optimizer", "model_args", "iter_num"}
     if payload is not None and not (isinstance(payload, dict) and needed <= payload.keys()):
         raise SystemExit(f"trainer: cannot resume: {start}: not a snapshot of this trainer or of nanoGPT")
@@ -104,7 +106,7 @@ def shape_of_model(settings: Settings, vocab_size: int, payload: dict[str, Any])
 
 def fresh_vocabulary(settings: Settings, vocab_size: int) -> int:
     """How many tokens a new model is to know: GPT-2's number with its weights, else rounded up for speed as nanoGPT does."""
-    if settings.init_from == "scratch":
+    if settings.init_from not in GPT2_SHAPES:
         return ModelArgs.vocab_size if vocab_size == GPT2_VOCABULARY else vocab_size
     if vocab_size != GPT2_VOCABULARY:
         problem = f"its {vocab_size} different tokens are not those of {settings.init_from}'s encoding"

@@ -24,6 +24,8 @@ GPT2_SHAPES = {  # the four published models; all see 1024 positions and have bi
     )
 }
 
+STARTS = ("scratch", "resume", *GPT2_SHAPES)
+
 
 class UsageError(Exception):
     """The person asked for something that cannot be done: one line, exit status 2."""
@@ -54,6 +56,7 @@ class Settings:
     data_dir: str = key("out/data", "folder where prepared data is kept", path=True)
     # Rhythm, in steps; a step is one optimizer update
     eval_interval: int = key(250, "evaluate every so many steps; 0 never does", least=0)
+    eval_only: bool = key(False, "evaluate once and end")
     eval_iters: int = key(20, "batches of each split in one evaluation", least=1)
     log_interval: int = key(10, "print a line every so many steps", least=1)
     save_interval: int = key(250, "save a snapshot every so many steps, and always the last one", least=1)
@@ -61,7 +64,7 @@ class Settings:
     save_failures_max: int = key(3, "failed saves in a row that end the run", least=1)
     max_to_keep: int = key(3, "snapshots to keep, at least 2", least=0)
     # Where to start
-    init_from: str = key("scratch", "of new weights: random, or GPT-2's", choices=("scratch", *GPT2_SHAPES))
+    init_from: str = key("scratch", "resume (refused without a snapshot), or new weights", choices=STARTS)
     gpt2_dir: str | None = key(None, "folder with GPT-2's model.safetensors, for init_from: gpt2", path=True)
     resume: str = key("auto", "auto (the newest healthy snapshot), never, or a snapshot's path", path=True)
     # Batches
@@ -100,6 +103,8 @@ class Settings:
         for field in dataclasses.fields(self):
             check_value(field, getattr(self, field.name))
         check_gpt2(self)
+        if self.init_from == "resume" and self.resume == "never":
+            raise UsageError("init_from", "resume cannot go with resume: never; leave one of them out")
         if self.max_to_keep < 2:
             problem = f"{self.max_to_keep} leaves nothing to fall back to when the newest snapshot is damaged"
             raise UsageError("max_to_keep", f"{problem}; keep at least 2")
@@ -115,6 +120,11 @@ class Settings:
             problem = f"{self.min_lr} is above learning_rate = {self.learning_rate}"
             raise UsageError("min_lr", f"{problem}; lower it, or set decay_lr: false")
 
+    @property
+    def tokens_per_step(self) -> int:
+        """How many tokens one update is trained on."""
+        return self.gradient_accumulation_steps * self.batch_size * self.block_size
+
 
 FIELDS = {field.name: field for field in dataclasses.fields(Settings)}
 KINDS = typing.get_type_hints(Settings)
@@ -128,8 +138,7 @@ def check_value(field: Any, value: Any) -> None:
         raise UsageError(field.name, f"must be {KIND_NAMES[KINDS[field.name]]}, not {value!r}")
     limits = field.metadata
     if "choices" in limits and value not in limits["choices"]:
-        other = "; to go on with a snapshot use resume: auto or its path" if field.name == "init_from" else ""
-        raise UsageError(field.name, f"{value!r} is not known; choose {' or '.join(limits['choices'])}{other}")
+        raise UsageError(field.name, f"{value!r} is not known; choose {' or '.join(limits['choices'])}")
     if "least" in limits and value < limits["least"]:
         raise UsageError(field.name, f"must be at least {limits['least']}, not {value}")
     if "below" in limits and value >= limits["below"]:

@@ -24,9 +24,10 @@ from trainer.distributed import Ranks, joined, place, say
 from trainer.gpt2 import load_gpt2
 from trainer.metrics import open_metrics, record
 from trainer.model import GPT
+from trainer.progress import Told, shown
 from trainer.resume import SCHEDULE_KEYS, follow_supervisor, go_on, load, shape_of_model, stretches_told, where_to_start
 from trainer.saving import Saves, open_saves
-from trainer.settings import Settings
+from trainer.settings import GPT2_SHAPES, Settings
 from trainer.setup import caught_signals, device_type, seed_everything, set_up_torch
 
 NO_LOSS_YET = 1e9  # best_val_loss before the first evaluation, as in nanoGPT
@@ -65,7 +66,7 @@ def train_joined(settings: Settings, ranks: Ranks) -> int:
     splits, vocab_size, digest = ranks.together(lambda: open_data(folder, settings.block_size))
     with caught_signals() as stop, contextlib.ExitStack() as outputs:
         saves, metrics = ranks.together(lambda: open_outputs(settings, ranks, outputs))
-        payload = ranks.first(lambda: load(saves.manager, start, ranks.count) if saves else {})
+        payload = ranks.first(lambda: load(saves.manager, start, settings, ranks.count) if saves else {})
         args = ranks.together(lambda: shape_of_model(settings, vocab_size, payload))
         seed_everything(settings.seed)
         model = GPT(args).to(settings.device)
@@ -89,13 +90,18 @@ def train_joined(settings: Settings, ranks: Ranks) -> int:
             f"{processes}{torch.get_num_threads()} threads, snapshots in {settings.out_dir}"
         )
         step = ranks.together(lambda: go_on(payload, model, optimizer, scaler, extra, ranks))
-        if not payload and settings.init_from != "scratch":
+        if not payload and settings.init_from in GPT2_SHAPES:
             ranks.together(lambda: load_gpt2(model, settings))
             say(f"weights of {settings.init_from} from {settings.gpt2_dir}")
         payload.clear()  # its tensors have been copied
         wrapped = wrap(model, settings, ranks, splits["train"])
         run = Run(settings, ranks, splits, model, wrapped, optimizer, scaler, extra, stop, saves, metrics)
-        status = loop(run, step)
+        if settings.eval_only:
+            evaluate(run, step)
+            return 0
+        sequences = settings.gradient_accumulation_steps * settings.batch_size
+        with shown(settings, step, lambda seconds: model.estimate_mfu(sequences, seconds * ranks.count)) as told:
+            status = loop(run, step, told)
         ranks.together(outputs.close)  # the last save is confirmed
         return status
 
@@ -134,10 +140,10 @@ def wrap(model: GPT, settings: Settings, ranks: Ranks, tokens: np.ndarray) -> An
     return wrapped
 
 
-def loop(run: Run, step: int) -> int:
-    """Evaluate and save what is due at this step, then update; until max_iters, a signal or divergence."""
+def loop(run: Run, step: int, told: Told) -> int:
+    """Evaluate and save what is due at this step, then update and tell; until max_iters, a signal or divergence."""
     settings, ranks = run.settings, run.ranks
-    first = saved = step
+    saved = step
     strikes = 0
     while True:
         if is_due(step, settings.eval_interval) and step != run.extra["evaluated_step"]:
@@ -161,13 +167,10 @@ def loop(run: Run, step: int) -> int:
         if strikes == (STRIKES if run.scaler.is_enabled() else 1):
             say(f"diverged at step {step}: loss {loss}, gradient norm {norm}; nothing is saved")
             return contract.EXIT_DIVERGED
-        sequences = settings.gradient_accumulation_steps * settings.batch_size
         if run.metrics is not None:
-            speed = sequences * settings.block_size / seconds
+            speed = settings.tokens_per_step / seconds
             record(run.metrics, step, loss, norm, learning_rate(settings, step), speed, is_exact(run))
-        if is_due(step, settings.log_interval) or step == first + 1:
-            mfu = run.plain_model.estimate_mfu(sequences, seconds * ranks.count)
-            say(f"iter {step}: loss {loss:.4f}, time {seconds * 1000:.2f}ms, mfu {mfu * 100:.2f}%")
+        told(step, loss, seconds)
 
 
 def is_due(step: int, interval: int) -> bool:

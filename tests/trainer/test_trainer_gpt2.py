@@ -250,7 +250,7 @@ CONTRADICTIONS = {
     "other width": (["--n_embd=16"], ["n_embd: ", "gpt2 has 8, not 16", "leave the key out"]),
     "other depth": (["--n_layer=3"], ["n_layer: ", "gpt2 has 2, not 3"]),
     "no bias": (["--bias=false"], ["bias: ", "gpt2 has True, not False"]),
-    "unknown": (["--init_from=gpt3"], ["init_from: 'gpt3' is not known", "gpt2-medium", "use resume: auto"]),
+    "unknown": (["--init_from=gpt3"], ["init_from: 'gpt3' is not known", "gpt2-medium"]),
     "a number": (["--gpt2_dir=3"], ["gpt2_dir: ", "text or null", "3"]),
 }
 

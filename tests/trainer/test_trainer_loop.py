@@ -151,6 +151,20 @@ def test_a_snapshot_s_model_loads_into_a_fresh_one(settings):
     assert [] == [name for name in state if not torch.equal(state[name], payload["model"][name])]
 
 
+def test_eval_only_evaluates_and_nothing_else(settings, capsys, steps):
+    """Its line, status 0; no step, no save, whatever eval_interval is, at a snapshot's step and evaluated before or not."""
+    chosen = settings(max_iters=10, eval_interval=5)
+    train.train(chosen)
+    told = capsys.readouterr().out
+
+    assert 0 == train.train(settings(max_iters=20, eval_only=True))
+
+    line = next(line for line in told.splitlines() if line.startswith("step 10: "))
+    assert line == capsys.readouterr().out.splitlines()[-1]
+    assert list(range(1, 11)) == list(steps(chosen.out_dir))
+    assert [10] == snapshots(chosen.out_dir)
+
+
 def test_evaluation_changes_nothing(settings, losses, tmp_path):
     """Evaluated every three steps or never, with dropout: the same losses to the last bit."""
     without = settings(dropout=0.1, out_dir=str(tmp_path / "without"))

@@ -225,6 +225,30 @@ def test_generators_that_could_not_be_put_back_are_named():
     assert ["scaler", "random numbers"] == resume.parts_of(payload, [], True, "cpu")[1]
 
 
+@pytest.mark.parametrize("supervised", [{}, {"LASTGOOD_SUPERVISED": "1"}], ids=["alone", "supervised"])
+def test_init_from_resume_never_begins_anew(supervised, config, capsys, monkeypatch):
+    """Without a snapshot it is refused, status 2 and the cure, also where the supervisor has none to give."""
+    for name, value in supervised.items():
+        monkeypatch.setenv(name, value)
+
+    assert 2 == main([config, "--init_from=resume"])
+
+    told = capsys.readouterr().err
+    assert told.startswith("trainer: command line: init_from: resume, but ")
+    assert "holds no snapshot; leave init_from out to begin anew" in told
+    assert 1 == told.count("\n")
+
+
+def test_init_from_resume_goes_on(settings, losses, capsys):
+    """As nanoGPT's users write it, a stopped run goes on from its newest snapshot."""
+    train.train(settings(max_iters=10))
+
+    assert 0 == train.train(settings(init_from="resume"))
+
+    assert "resumed at step 10" in capsys.readouterr().out
+    assert list(range(1, 21)) == list(losses(settings().out_dir))
+
+
 def test_the_settings_win_over_the_snapshot_s_optimizer(settings):
     """A changed weight decay or beta is used, not silently replaced by the saved one."""
     train.train(settings(max_iters=10))
