@@ -9,8 +9,6 @@ import gc
 import json
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from lastgood.contract import LEDGER_FILE, STATE_DIR
@@ -24,15 +22,15 @@ ENTRIES_MAX = 20_000  # the newest, which are kept when it is written anew
 LINES_MAX = ENTRIES_MAX + 10_000  # then it is
 
 
-@contextmanager
-def uncollected() -> Iterator[None]:
+class Uncollected:
     """Let no garbage be looked for inside: of ten thousand small things that are made and all kept, none is garbage."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
+
+    def __enter__(self) -> None:
+        self._collecting = gc.isenabled()
+        gc.disable()
+
+    def __exit__(self, *_: object) -> None:
+        if self._collecting:
             gc.enable()
 
 
@@ -44,7 +42,7 @@ class SealStamp(NamedTuple):
     mtime_ns: int = 0
 
     @classmethod
-    def beside(cls, path: str | os.PathLike[str]) -> "SealStamp":
+    def beside(cls, path: str) -> "SealStamp":
         """The stamp of the seal beside a snapshot as it is now."""
         try:
             status = os.stat(seal_path(path))
@@ -57,6 +55,7 @@ class Ledger:
     """The remembered verdicts of one checkpoint directory. Reads once when made; `put` appends."""
 
     def __init__(self, checkpoint_dir: str | os.PathLike[str], writable: bool = False) -> None:
+        self._folder = os.fspath(checkpoint_dir)
         self._path = os.path.join(checkpoint_dir, STATE_DIR, LEDGER_FILE)
         self._writable = writable
         self._entries: dict[int, list[Any]] = {}  # by inode: of one that was used again only the last can be true
@@ -69,7 +68,7 @@ class Ledger:
                 text = file.read().rstrip("\n")
         except OSError:
             return  # no ledger, or one that cannot be read, only costs time
-        with uncollected():
+        with Uncollected():
             self._take(_parsed(text))
 
     def _take(self, entries: list[Any]) -> None:
@@ -80,7 +79,7 @@ class Ledger:
             except (TypeError, LookupError):
                 pass  # what is no entry is worth nothing and costs nothing
 
-    def get(self, path: str | os.PathLike[str], identity: Identity, seal_inode: int = 0) -> Verdict | None:
+    def get(self, name: str, identity: Identity, seal_inode: int = 0) -> Verdict | None:
         """The verdict remembered for this file as it is now; `seal_inode` is that of the seal beside it, 0 without one."""
         entry = self._entries.get(identity.inode)
         if entry is None:
@@ -89,7 +88,11 @@ class Ledger:
             a, b, c, d, inode, seal_bytes, seal_ns, _, kind, proof, reason, size, sha256, step, seconds = entry
             if inode != seal_inode or (a, b, c, d) != identity:
                 return None
-            if inode and kind != "healthy" and (inode, seal_bytes, seal_ns) != SealStamp.beside(path):
+            if (
+                inode
+                and kind != "healthy"
+                and (inode, seal_bytes, seal_ns) != SealStamp.beside(os.path.join(self._folder, name))
+            ):
                 return None
             return Verdict(_KINDS[kind], _PROOFS[proof], reason, size, sha256, step, seconds)
         except (KeyError, TypeError, ValueError):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from lastgood import choose, folders, naming
 from lastgood.contract import QUARANTINE_DIR, RUN_FILE, SEAL_SUFFIX, STATE_DIR
 from lastgood.judging import verify
-from lastgood.ledger import Ledger, SealStamp, now_ns, uncollected
+from lastgood.ledger import Ledger, SealStamp, Uncollected, now_ns
 from lastgood.regular import regular
 from lastgood.seal import Identity
 from lastgood.verdict import Verdict
@@ -59,7 +59,7 @@ def scan(
     directory = os.fspath(checkpoint_dir)
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with uncollected():
+        with Uncollected():
             return choose.newest_first(_candidates(directory, _entries(descriptor), pattern, ledger))
     finally:
         os.close(descriptor)
@@ -74,8 +74,11 @@ def _candidates(
     others, seals = listed
     for entry in others:
         name = entry.name
-        path = f"{directory}/{name}"
-        step = _step_of_folder(path, name) if pattern is None and _is_folder(entry) else step_of(name)
+        try:
+            is_folder = entry.is_dir()
+        except OSError:
+            is_folder = False  # a link to itself, or through what is no folder
+        step = _step_of_folder(directory, name) if is_folder and pattern is None else step_of(name)
         if step is False and not entry.is_symlink():
             continue
         try:
@@ -88,11 +91,11 @@ def _candidates(
         if step is False:  # another name, and what it points to has a use
             pointed_to.add(key)
             continue
-        identity = Identity.of(status) if stat.S_ISREG(status.st_mode) else _of_folder(path, status)
+        identity = Identity.of(status) if stat.S_ISREG(status.st_mode) else _of_folder(f"{directory}/{name}", status)
         if identity is None:
             continue
         seal = seals.get(name, 0)
-        verdict = None if ledger is None else ledger.get(path, identity, seal)
+        verdict = None if ledger is None else ledger.get(name, identity, seal)
         if step is None and verdict is not None:
             step = verdict.step
         rung = Rung(directory, name, step, identity, verdict, False, seal)
@@ -120,16 +123,9 @@ def _entries(directory: int) -> tuple[list["os.DirEntry[str]"], dict[str, int]]:
     return others, seals
 
 
-def _is_folder(entry: "os.DirEntry[str]") -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False  # a link to itself, or through what is no folder
-
-
-def _step_of_folder(path: str, name: str) -> int | bool | None:
+def _step_of_folder(directory: str, name: str) -> int | bool | None:
     """Without a pattern, what is no snapshot by name and content is no candidate."""
-    return naming.step_in_name(name) if folders.looks_like_one(path) else False
+    return naming.step_in_name(name) if folders.looks_like_one(f"{directory}/{name}") else False
 
 
 def identity_of(path: str | os.PathLike[str]) -> Identity | None:
@@ -165,7 +161,7 @@ def judge(rung: Rung, ledger: Ledger | None = None, fresh: bool = False) -> Rung
     A step that only the content tells is taken over.
     """
     path = f"{rung.folder}/{rung.name}"
-    verdict = None if fresh or ledger is None else ledger.get(path, rung.identity, rung.seal_inode)
+    verdict = None if fresh or ledger is None else ledger.get(rung.name, rung.identity, rung.seal_inode)
     if verdict is None:
         read_at, seal = now_ns(), SealStamp.beside(path)
         verdict = verify(path)
@@ -177,10 +173,11 @@ def judge(rung: Rung, ledger: Ledger | None = None, fresh: bool = False) -> Rung
 
 def ladder(checkpoint_dir: str | os.PathLike[str], pattern: str | None = None) -> list[Rung]:
     """Every candidate of a directory, newest first, each judged. Raises OSError when the directory cannot be read."""
-    with uncollected():
+    with Uncollected():
         found = scan(checkpoint_dir, pattern, Ledger(checkpoint_dir))
-    judged = [judge(rung) if rung.verdict is None else rung for rung in found]
-    return choose.newest_first(judged) if any(rung.step is None for rung in found) else judged
+        if all(rung.step is not None and rung.verdict is not None for rung in found):
+            return found
+    return choose.newest_first(judge(rung) if rung.verdict is None else rung for rung in found)
 
 
 def down_to_first_proven(rungs: list[Rung], ledger: Ledger | None = None, fresh: bool = True) -> list[Rung]:
