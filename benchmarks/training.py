@@ -25,6 +25,7 @@ def training(scale: Scale) -> Iterator[Sides]:
     from trainer.distributed import Ranks
     from trainer.metrics import open_metrics
     from trainer.model import GPT, ModelArgs
+    from trainer.progress import lines
     from trainer.settings import Settings
     from trainer.setup import seed_everything, set_up_torch
 
@@ -42,6 +43,7 @@ def training(scale: Scale) -> Iterator[Sides]:
         settings.weight_decay, settings.learning_rate, (settings.beta1, settings.beta2)
     )
     extra = {"evaluated_step": -1, "skipped": [], "inexact_since": None, "made_with": {"data": digest}}
+    told = lines(settings, 0, lambda seconds: model.estimate_mfu(settings.batch_size, seconds))
     theirs = Loop(settings, folder, vocabulary)
     step = 0
 
@@ -53,7 +55,7 @@ def training(scale: Scale) -> Iterator[Sides]:
             nonlocal step
             torch.use_deterministic_algorithms(True)  # as it trains on a CPU
             until = dataclasses.replace(settings, max_iters=step + STEPS)
-            seconds = timed(lambda: train.loop(dataclasses.replace(run, settings=until), step))
+            seconds = timed(lambda: train.loop(dataclasses.replace(run, settings=until), step, told))
             step += STEPS
             return seconds
 

@@ -5,6 +5,8 @@ from typing import Final
 # Environment of a supervised trainer.
 ENV_RESUME_FROM: Final = "LASTGOOD_RESUME_FROM"
 """Path of the snapshot to resume from. Unset or empty: start fresh."""
+ENV_RESUME: Final = "LASTGOOD_RESUME"
+"""How the trainer is to learn that: `env` (as above), `arguments`, `self` (it finds the newest itself) or `never`."""
 ENV_RESUME_STEP: Final = "LASTGOOD_RESUME_STEP"
 """Step of that snapshot, when it is known."""
 ENV_INCARNATION: Final = "LASTGOOD_INCARNATION"
@@ -41,9 +43,12 @@ QUARANTINE_DIR: Final = "quarantine"
 
 SEAL_SUFFIX: Final = ".sha256"
 
-# Notes: lines of JSON, `note` says which kind; the other keys are those of the record that the supervisor makes of it.
+# Notes: lines of JSON, `note` says which kind; the other keys of the first two are those of the record that is made of them.
 NOTE_SAVE_FAILED: Final = "save.failed"
 NOTE_FALLBACK: Final = "fallback.chosen"
+NOTE_ENDING: Final = "trainer.ending"
+"""`status` is the exit status, 1 to 255, with which a process of the trainer is about to end. It is believed where the supervisor
+sees a 1, with which launchers end whatever their processes ended with."""
 NOTE_BYTES_MAX: Final = 16 << 10
 """The longest line, its end included."""
 

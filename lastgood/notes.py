@@ -1,4 +1,4 @@
-"""What a trainer's own saving and loading tells its supervisor: a line of JSON in the file that the environment names.
+"""What a trainer, and its own saving and loading, tells its supervisor: a line of JSON in the file that the environment names.
 
 A note is an aside. Without a supervisor there is none, and one that cannot be written is lost: it never costs the trainer
 anything but the time of a small append. Only what is done in the directory that the supervisor watches is told: a trainer may
@@ -12,7 +12,14 @@ from contextlib import ContextDecorator
 from typing import Any
 
 from lastgood.choose import Judged
-from lastgood.contract import ENV_CHECKPOINT_DIR, ENV_NOTES, NOTE_BYTES_MAX, NOTE_FALLBACK, NOTE_SAVE_FAILED
+from lastgood.contract import (
+    ENV_CHECKPOINT_DIR,
+    ENV_NOTES,
+    NOTE_BYTES_MAX,
+    NOTE_ENDING,
+    NOTE_FALLBACK,
+    NOTE_SAVE_FAILED,
+)
 from lastgood.regular import regular
 
 _SHORTER = ((1000, 20), (255, 8), (255, 1))
@@ -93,3 +100,12 @@ def note_fallback(directory: str | os.PathLike[str], rungs: Iterable[Judged], ch
             if rung.verdict is not None
         ],
     )
+
+
+def note_ending(directory: str | os.PathLike[str], status: int) -> None:
+    """Note that this process is about to end with `status`, 1 to 255: a launcher such as torchrun, which ends with 1 whatever
+    its processes ended with, does not pass it on. Of several processes the last one to note it is believed.
+
+    Only for a `directory` that a supervisor watches; never raises.
+    """
+    note(NOTE_ENDING, directory, status=status)

@@ -15,6 +15,9 @@ from supervisor.settings import Settings
 _NOT_PASSED_ON = ("LASTGOOD_", "NOTIFY_SOCKET", "JOURNAL_STREAM")
 """How names begin that are not the trainer's: those of another run, and what the service manager tells the supervisor."""
 
+_WAYS = ("env", "self", "never")
+"""Of resuming, that take no arguments."""
+
 _MARK = re.compile(r"\{(?:snapshot|step|dir)\}")
 
 
@@ -26,7 +29,7 @@ def arguments(settings: Settings, directory: str, snapshot: RungFact | None) -> 
     words = list(settings.trainer.command)
     if settings.bundled and words[0] in ("python", "python3"):
         words[0] = sys.executable
-    if snapshot is None or settings.resume in ("env", "self", "never"):
+    if snapshot is None or settings.resume in _WAYS:
         return words
     values = {
         "{snapshot}": os.path.join(directory, snapshot.name),
@@ -57,6 +60,7 @@ def environment(
         contract.ENV_RUN_ID: run_id,
         contract.ENV_INCARNATION: str(incarnation),
         contract.ENV_SUPERVISED: "1",
+        contract.ENV_RESUME: settings.resume if settings.resume in _WAYS else "arguments",
         contract.ENV_CHECKPOINT_DIR: directory,
         contract.ENV_NOTES: notes_file(directory),
     }

@@ -58,7 +58,9 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         "The trainer is dead and all its processes are gone; level info when that was wished for.",
         {"cause": "completed, stopped, crashed, killed, stalled, diverged, chaos, usage, ended-early or "
                   "resume-ignored",
-         "code": "exit code, or null", "signal": "signal number, or null", "fault": "id of the injected fault, or null",
+         "code": "exit code, or null", "signal": "signal number, or null",
+         "said": "exit status that the trainer itself noted, or null; it counts where the code is 1, as that of a launcher is",
+         "fault": "id of the injected fault, or null",
          "step": "last step it told", "last_lines": "the end of its output"},
     ),
     "trainer.stalled": Kind(

@@ -32,8 +32,8 @@ PAUSED_SECONDS = (
     2.0  # later than this, it was the supervisor that stood still, and the trainer may have spoken meanwhile
 )
 STALLS = frozenset({e.Deadline.STARTUP, e.Deadline.RUNNING, e.Deadline.EXIT})
-AFTER_NOTES = (e.StepReported, e.SnapshotJudged, e.TrainerExited)
-"""What a trainer noted it had noted before it printed, saved or died, and that is how it must be judged."""
+AFTER_NOTES = (e.StepReported, e.SnapshotJudged, e.TrainerExited, e.TreeSwept)
+"""What a trainer noted it had noted before it printed, saved or died with all its processes, and so it must be judged."""
 LINGER_SECONDS = 0.02  # how often those who were asked to stop are looked at after their shell has ended
 
 

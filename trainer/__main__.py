@@ -1,21 +1,30 @@
 """`python -m trainer CONFIG.yaml [--key=value ...]`: train, saving snapshots, until max_iters."""
 
+import os
 import signal
 import sys
 
+from lastgood.contract import ENV_CHECKPOINT_DIR, EXIT_DIVERGED
+from lastgood.notes import note_ending
 from trainer.distributed import is_first
-from trainer.settings import UsageError, help_text, read_arguments, source_of
-
-EXIT_USAGE = 2
+from trainer.settings import EXIT_USAGE, UsageError, help_text, read_arguments, source_of
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command and give its exit status; whatever the person got wrong is one line on stderr."""
+    """Run the command and give its exit status, of which the supervisor is told what a launcher in between would hide."""
     if {"--help", "-h"} & set(arguments):
         print(help_text())
         return 0
     for number in (signal.SIGTERM, signal.SIGINT):  # nothing to save before the first step: just end
         signal.signal(number, lambda number, _: sys.exit(128 + number))
+    status = run(arguments)
+    if status in (EXIT_USAGE, EXIT_DIVERGED):
+        note_ending(os.environ.get(ENV_CHECKPOINT_DIR, ""), status)
+    return status
+
+
+def run(arguments: list[str]) -> int:
+    """Train and give the exit status; whatever the person got wrong is one line on stderr."""
     try:
         settings = read_arguments(arguments)
         from trainer.train import train  # only now: importing torch takes a second

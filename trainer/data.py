@@ -14,6 +14,7 @@ import pickle
 import platform
 import secrets
 import shutil
+import stat
 import sysconfig
 from typing import Any
 
@@ -23,6 +24,9 @@ import torch
 from trainer.distributed import say
 from trainer.settings import Settings, UsageError
 
+PARTS = ("train.bin", "val.bin")
+CONTENT = f"a prepared folder holds {' and '.join(PARTS)}"
+METAS = {"meta.json": json.load, "meta.pkl": lambda file: PlainUnpickler(file).load()}  # the first that is there counts
 STDLIB_CHARACTERS = 4_000_000  # enough for a small model, prepared in about a second
 SKIPPED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 SKIPPED_FOLDERS |= {"encodings", "pydoc_data"}  # tables rather than text
@@ -149,69 +153,94 @@ def sync_folder(path: str) -> None:
 def digest_of(folder: str) -> str:
     """What the tokens are, in one short text: their SHA-256; of very large files that of samples."""
     digest = hashlib.sha256()
-    for name in ("train.bin", "val.bin"):
-        with open(os.path.join(folder, name), "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            digest.update(f"{name} {size}\n".encode())
-            if size <= DIGEST_WHOLE_BYTES:
-                digest.update(file.read())
-                continue
-            for sample in range(DIGEST_SAMPLES):
-                file.seek((size - DIGEST_SAMPLE_BYTES) * sample // (DIGEST_SAMPLES - 1))
-                digest.update(file.read(DIGEST_SAMPLE_BYTES))
+    for name in PARTS:
+        path = os.path.join(folder, name)
+        try:
+            with open(path, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                digest.update(f"{name} {size}\n".encode())
+                for start, length in places(size):
+                    file.seek(start)
+                    digest.update(file.read(length))
+        except OSError as error:
+            raise unreadable(path, error) from None
     return digest.hexdigest()
+
+
+def places(size: int) -> list[tuple[int, int]]:
+    """Where a file of `size` bytes is looked at, as (start, length): all of it; if very large, samples spread evenly."""
+    if size <= DIGEST_WHOLE_BYTES:
+        return [(0, size)]
+    room = size - DIGEST_SAMPLE_BYTES
+    return [(room * sample // (DIGEST_SAMPLES - 1), DIGEST_SAMPLE_BYTES) for sample in range(DIGEST_SAMPLES)]
 
 
 def open_data(folder: str, block_size: int) -> tuple[dict[str, np.ndarray], int, str]:
     """Tokens by split (read from disk as needed), the size of the vocabulary, the digest of the tokens."""
-    splits: dict[str, np.ndarray] = {}
-    for split in ("train", "val"):
-        path = os.path.join(folder, f"{split}.bin")
-        size = os.path.getsize(path) if os.path.isfile(path) else -1
-        if size < 0:
-            raise UsageError("data", f"{path} does not exist; a prepared folder holds train.bin and val.bin")
-        if size // 2 <= block_size:
-            problem = f"{block_size} is not less than the {size // 2} tokens of {path}"
-            raise UsageError("block_size", f"{problem}; lower it")
-        splits[split] = np.memmap(path, dtype=np.uint16, mode="r", shape=(size // 2,))
+    splits = {name.removesuffix(".bin"): open_tokens(os.path.join(folder, name), block_size) for name in PARTS}
     meta = read_meta(folder)
     if not meta:
         say(f"{folder} has no meta file: its tokens are taken for those of GPT-2's encoding")
     vocabulary = meta.get("vocab_size", GPT2_VOCABULARY)
+    digest = digest_of(folder)  # read before the maps are: through those, a disk's error is a signal
     for split, tokens in splits.items():
-        if tokens.nbytes <= DIGEST_WHOLE_BYTES and tokens.max() >= vocabulary:
-            problem = f"{folder}/{split}.bin holds token {tokens.max()} of a vocabulary of {vocabulary}"
+        greatest = greatest_of(tokens)
+        if greatest >= vocabulary:
+            problem = f"{folder}/{split}.bin holds token {greatest} of a vocabulary of {vocabulary}"
             raise UsageError("data", f"{problem}; prepare the data again")
-    digest = digest_of(folder)
     if meta.get("digest", digest) != digest:
         raise UsageError("data", f"{folder} is not as it was prepared; delete it and it is made again")
     return splits, vocabulary, digest
 
 
+def open_tokens(path: str, block_size: int) -> np.ndarray:
+    """The tokens in a file, mapped into memory."""
+    try:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
+            raise UsageError("data", f"{path} is not a file; {CONTENT}")
+        count = status.st_size // 2
+        if count <= block_size:
+            raise UsageError("block_size", f"{block_size} is not less than the {count} tokens of {path}; lower it")
+        return np.memmap(path, dtype=np.uint16, mode="r", shape=(count,))
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def unreadable(path: str, error: OSError) -> UsageError:
+    """What to say when the system refuses a file of prepared data."""
+    if isinstance(error, FileNotFoundError):
+        return UsageError("data", f"{path} does not exist; {CONTENT}")
+    reason = error.strerror or type(error).__name__
+    return UsageError("data", f"{path}: {reason}; make it readable, or give another folder")
+
+
+def greatest_of(tokens: np.ndarray) -> int:
+    """The greatest token at the places that are looked at."""
+    return max(int(tokens[start // 2 : (start + length) // 2].max()) for start, length in places(tokens.nbytes))
+
+
 def read_meta(folder: str) -> dict[str, Any]:
     """What was noted about a folder's tokens when it was prepared; empty if nothing was. `vocab_size` is checked."""
-    path = os.path.join(folder, "meta.json")
-    try:
-        if os.path.exists(path):
-            with open(path, encoding="utf-8") as file:
-                meta = json.load(file)
-        else:
-            path = os.path.join(folder, "meta.pkl")
-            if not os.path.exists(path):
-                return {}
+    for name, parse in METAS.items():
+        path = os.path.join(folder, name)
+        try:
             with open(path, "rb") as file:
-                meta = PlainUnpickler(file).load()
-        vocabulary = meta["vocab_size"]
+                meta = parse(file)
+            vocabulary = meta["vocab_size"]
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise unreadable(path, error) from None
+        except KeyError:
+            raise UsageError("data", f"{path} has no vocab_size; prepare the data again") from None
+        except Exception as error:  # noqa: BLE001 - a damaged pickle can raise anything at all
+            problem = f"{path} cannot be read ({type(error).__name__})"
+            raise UsageError("data", f"{problem}; prepare the data again") from None
         if type(vocabulary) is not int or not 0 < vocabulary <= TOKENS_MAX:
             raise UsageError("data", f"{path}: vocab_size is {vocabulary!r}; it must be 1 to {TOKENS_MAX}")
         return dict(meta)
-    except UsageError:
-        raise
-    except KeyError:
-        raise UsageError("data", f"{path} has no vocab_size; prepare the data again") from None
-    except Exception as error:  # noqa: BLE001 - a damaged pickle can raise anything at all
-        problem = f"{path} cannot be read ({type(error).__name__})"
-        raise UsageError("data", f"{problem}; prepare the data again") from None
+    return {}
 
 
 def characters_of(folder: str) -> str | None:

@@ -134,7 +134,8 @@ def joined(ranks: Ranks, settings: Settings) -> Iterator[None]:
     except (RuntimeError, SystemExit, UsageError) as error:
         traceback.clear_frames(error.__traceback__)
         if isinstance(error, distributed.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error)):
-            raise SystemExit(f"trainer: rank {ranks.rank} lost another: {str(error).splitlines()[0]}") from None
+            problem = f"trainer: rank {ranks.rank} lost another one ({str(error).splitlines()[0][:200]})"
+            raise SystemExit(f"{problem}; the next start goes on from the newest snapshot") from None
         raise
     finally:  # the model and its link to the others go first: the other way round, torch may wait for itself for ever
         gc.collect()

@@ -14,9 +14,34 @@ METRICS_FILE = "metrics.jsonl"  # in out_dir, one line for every step
 METRICS_LINE_MAX = 4096  # bytes; far longer than any line written here
 
 
+class Metrics:
+    """Appends to metrics.jsonl, one write a line; numbers in full, so that equal means equal."""
+
+    def __init__(self, descriptor: int, incarnation: int) -> None:
+        self._descriptor = descriptor
+        self._incarnation = incarnation
+
+    def record(self, step: int, loss: float, norm: float, lr: float, tokens_per_second: float, exact: bool) -> None:
+        """Append the line of one step. One that cannot be written costs a warning, and no more."""
+        line = {
+            "step": step,
+            "loss": loss if math.isfinite(loss) else None,  # JSON knows no NaN
+            "lr": lr,
+            "grad_norm": norm if math.isfinite(norm) else None,
+            "tokens_per_second": round(tokens_per_second, 1),
+            "time": time.time(),
+            "exact": exact,  # whether this is, as far as known, what a run without any interruption computes
+            "incarnation": self._incarnation,
+        }
+        try:
+            os.write(self._descriptor, json.dumps(line).encode() + b"\n")
+        except OSError as error:
+            print(f"warning: metrics of step {step} are lost: {error.strerror}", flush=True)
+
+
 @contextlib.contextmanager
-def open_metrics(out_dir: str) -> Iterator[int]:
-    """A descriptor that appends to metrics.jsonl; half a line left by a kill is cut off first."""
+def open_metrics(out_dir: str) -> Iterator[Metrics]:
+    """The metrics of a run; half a line left by a kill is cut off first."""
     try:
         os.makedirs(out_dir, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -27,26 +52,19 @@ def open_metrics(out_dir: str) -> Iterator[int]:
     try:
         size = os.fstat(descriptor).st_size
         tail = os.pread(descriptor, METRICS_LINE_MAX, max(0, size - METRICS_LINE_MAX))
-        os.ftruncate(descriptor, size - (len(tail) - tail.rfind(b"\n") - 1))
-        yield descriptor
+        whole = tail[: tail.rfind(b"\n") + 1]
+        os.ftruncate(descriptor, size - len(tail) + len(whole))
+        yield Metrics(descriptor, incarnation_after(whole))
     finally:
         os.close(descriptor)
 
 
-def record(metrics: int, step: int, loss: float, norm: float, lr: float, tokens_per_second: float, exact: bool) -> None:
-    """Append one line to metrics.jsonl, in one write; numbers in full, so that equal means equal."""
-    incarnation = os.environ.get(contract.ENV_INCARNATION, "")
-    line = {
-        "step": step,
-        "loss": loss if math.isfinite(loss) else None,  # JSON knows no NaN
-        "lr": lr,
-        "grad_norm": norm if math.isfinite(norm) else None,
-        "tokens_per_second": round(tokens_per_second, 1),
-        "time": time.time(),
-        "exact": exact,  # whether this is, as far as known, what a run without any interruption computes
-        "incarnation": int(incarnation) if incarnation.isdecimal() else 1,
-    }
+def incarnation_after(lines: bytes) -> int:
+    """Which life of the run this is: as the supervisor says, else one more than that of the last line."""
+    told = os.environ.get(contract.ENV_INCARNATION, "")
+    if told.isdecimal():
+        return int(told)
     try:
-        os.write(metrics, json.dumps(line).encode() + b"\n")
-    except OSError as error:
-        print(f"warning: metrics of step {step} are lost: {error.strerror}", flush=True)
+        return int(json.loads(lines.splitlines()[-1])["incarnation"]) + 1
+    except (LookupError, TypeError, ValueError):
+        return 1

@@ -18,33 +18,33 @@ Mfu = Callable[[float], float]
 
 
 @contextlib.contextmanager
-def shown(settings: Settings, first: int, mfu: Mfu) -> Iterator[Told]:
-    """Whom to tell of each step of a run that has already done `first` of them."""
+def shown(settings: Settings, start: int, mfu: Mfu) -> Iterator[Told]:
+    """Whom to tell of each step of a run that goes on from `start`."""
     if not (is_first() and sys.stdout.isatty()):
-        yield lines(settings, first, mfu)
+        yield lines(settings, start, mfu)
         return
     from rich.console import Console
 
     console = Console()
     if console.is_dumb_terminal:  # it cannot go back in a line
-        yield lines(settings, first, mfu)
+        yield lines(settings, start, mfu)
         return
-    with bar(console, settings, first, mfu) as told:
+    with bar(console, settings, start, mfu) as told:
         yield told
 
 
-def lines(settings: Settings, first: int, mfu: Mfu) -> Told:
+def lines(settings: Settings, start: int, mfu: Mfu) -> Told:
     """One line every `log_interval` steps, and for the first one."""
 
     def told(step: int, loss: float, seconds: float) -> None:
-        if step % settings.log_interval == 0 or step == first + 1:
+        if step % settings.log_interval == 0 or step == start + 1:
             say(f"iter {step}: loss {loss:.4f}, time {seconds * 1000:.2f}ms, mfu {mfu(seconds) * 100:.2f}%")
 
     return told
 
 
 @contextlib.contextmanager
-def bar(console: Any, settings: Settings, first: int, mfu: Mfu) -> Iterator[Told]:
+def bar(console: Any, settings: Settings, start: int, mfu: Mfu) -> Iterator[Told]:
     """A bar that stays below whatever else is printed; it is drawn between two steps, not beside them."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -55,7 +55,7 @@ def bar(console: Any, settings: Settings, first: int, mfu: Mfu) -> Iterator[Told
         TimeRemainingColumn(compact=True),
     )
     with Progress(*columns, console=console, auto_refresh=False, expand=True) as progress:
-        task = progress.add_task("", total=settings.max_iters, completed=first, words="")
+        task = progress.add_task("", total=settings.max_iters, completed=start, words="")
         drawn = 0.0
 
         def told(step: int, loss: float, seconds: float) -> None:

@@ -8,14 +8,16 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from lastgood import CheckpointManager, contract, latest_healthy, restore_rng_state
+from lastgood import CheckpointManager, contract, restore_rng_state
 from lastgood.payload import load_plain_state_dict
+from lastgood.rungs import scan
 from trainer.data import GPT2_VOCABULARY
 from trainer.distributed import Ranks, say
 from trainer.model import ModelArgs, without_masks
 from trainer.saving import one_line
 from trainer.settings import GPT2_SHAPES, Settings, UsageError
 
+NO_LOSS_YET = 1e9  # best_val_loss before the first evaluation, as in nanoGPT
 SCHEDULE_KEYS = ("learning_rate", "decay_lr", "warmup_iters", "lr_decay_iters", "min_lr")
 # Settings that decide what a step computes: change one and it is another run from there on.
 EXACT_KEYS = (
@@ -32,6 +34,8 @@ EXACT_KEYS = (
     "compile",
     "seed",
 )
+NEEDED = frozenset({"model", "optimizer", "model_args", "iter_num"})
+"""Keys of a payload without which there is nothing to go on with; nanoGPT's has them too."""
 
 
 def follow_supervisor(settings: Settings, environ: Mapping[str, str]) -> Settings:
@@ -45,42 +49,74 @@ def follow_supervisor(settings: Settings, environ: Mapping[str, str]) -> Setting
 
 
 def where_to_start(settings: Settings, environ: Mapping[str, str]) -> str:
-    """The path of a snapshot, "auto" or "never". A supervisor decides; without one, the settings do."""
+    """The path of a snapshot, "auto" or "never": a supervisor's word, else the settings' if it leaves that to the trainer."""
     given = environ.get(contract.ENV_RESUME_FROM)
     if given and not os.path.isfile(given):
         raise UsageError("", f"{contract.ENV_RESUME_FROM}: {given} is not a file; name a snapshot or unset it")
     if given:
         return given
-    if environ.get(contract.ENV_SUPERVISED) == "1":
-        return "never"
-    if settings.resume not in ("auto", "never") and not os.path.isfile(settings.resume):
-        problem = f"{settings.resume} is not a file"
-        raise UsageError("resume", f"{problem}; give auto, never or the path of a snapshot")
-    return settings.resume
+    if settings.resume not in ("auto", "never"):
+        if not os.path.isfile(settings.resume):
+            problem = f"{settings.resume} is not a file"
+            raise UsageError("resume", f"{problem}; give auto, never or the path of a snapshot")
+        return settings.resume
+    decides = environ.get(contract.ENV_SUPERVISED) == "1" and environ.get(contract.ENV_RESUME) != "self"
+    return "never" if decides else settings.resume
 
 
-def load(manager: CheckpointManager, start: str, settings: Settings, world_size: int) -> dict[str, Any]:
+def load(
+    manager: CheckpointManager, start: str, settings: Settings, world_size: int, environ: Mapping[str, str]
+) -> dict[str, Any]:
     """The payload to go on with, its bytes verified; empty for a fresh start. Refused if other ranks have a part of it."""
-    payload = None
-    if start != "never":
-        try:
-            payload = manager.load_latest() if start == "auto" else manager.load(start)
-        except (OSError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
-            raise SystemExit(f"trainer: cannot resume: {one_line(error)}") from None
-    elif (older := latest_healthy(manager.checkpoint_dir)) is not None:
-        say(f"warning: {older} is of an earlier run, and resume: auto would take it; use another out_dir")
+    try:
+        payload = read(manager, start, given=start == environ.get(contract.ENV_RESUME_FROM))
+    except (OSError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
+        problem = f"trainer: cannot resume: {one_line(error)}"
+        raise SystemExit(f"{problem}; `lastgood list {manager.checkpoint_dir}` says what is there") from None
     if payload is None and settings.init_from == "resume":
-        problem = f"resume, but {settings.out_dir} holds no snapshot"
+        problem = f"resume, but {settings.out_dir} holds no snapshot to go on with"
         raise UsageError("init_from", f"{problem}; leave init_from out to begin anew, or name another out_dir")
-    needed = {"model", "optimizer", "model_args", "iter_num"}
-    if payload is not None and not (isinstance(payload, dict) and needed <= payload.keys()):
-        raise SystemExit(f"trainer: cannot resume: {start}: not a snapshot of this trainer or of nanoGPT")
-    theirs = (payload or {}).get("made_with", {}).get("world_size", world_size)
+    if payload is not None and not (isinstance(payload, dict) and payload.keys() >= NEEDED):
+        what = f"the newest good file in {settings.out_dir}" if start == "auto" else start
+        problem = f"{what} is not a snapshot of this trainer or of nanoGPT"
+        raise UsageError("", f"{problem}; name one with --resume=PATH, or another out_dir")
+    payload = payload or {}
+    if environ.get(contract.ENV_SUPERVISED) != "1":
+        warn_of_newer(manager, payload.get("iter_num", -1))
+    theirs = (payload.get("made_with") or {}).get("world_size", world_size)
     if theirs != world_size:
         problem = f"the snapshot is of a run of {theirs} processes, this is one of {world_size}"
         cure = f"torchrun --nproc-per-node={theirs} -m trainer ..." if theirs > 1 else "python -m trainer ..."
         raise UsageError("", f"{problem}, whose random numbers it does not have; start it with {cure}")
-    return payload or {}
+    return payload
+
+
+def read(manager: CheckpointManager, start: str, given: bool) -> Any:
+    """What is in the snapshot to start from; None without one. Of a supervisor's choice gone bad an older one takes the place.
+
+    The library notes that, and the supervisor makes a record of it. A person's choice has no other. Raises RuntimeError when
+    none is good.
+    """
+    if start in ("auto", "never"):
+        return manager.load_latest() if start == "auto" else None
+    try:
+        return manager.load(start)
+    except RuntimeError as error:
+        if not given:
+            raise
+        say(f"warning: {one_line(error)}; looking for an older one")
+        return manager.load_latest()
+
+
+def warn_of_newer(manager: CheckpointManager, step: int) -> None:
+    """A start that leaves newer snapshots where they are is undone by the next one that is left to itself."""
+    try:
+        found = scan(manager.checkpoint_dir)
+    except OSError:
+        return
+    newest = next((rung for rung in found if rung.step is not None), None)
+    if newest is not None and newest.step is not None and newest.step > step:
+        say(f"warning: {newest.path} is newer, and resume: auto would take it; use another out_dir")
 
 
 def shape_of_model(settings: Settings, vocab_size: int, payload: dict[str, Any]) -> ModelArgs:
@@ -114,49 +150,55 @@ def fresh_vocabulary(settings: Settings, vocab_size: int) -> int:
     return GPT2_VOCABULARY
 
 
-def go_on(payload: dict[str, Any], model: Any, optimizer: Any, scaler: Any, extra: dict[str, Any], ranks: Ranks) -> int:
-    """Restore a payload, say what was in it and whether this is exact, and note that in `extra`; returns the step."""
+@dataclasses.dataclass
+class Restored:
+    """What a payload gave back to this process: the parts found, and those that were not there."""
+
+    found: list[str] = dataclasses.field(default_factory=list)
+    missing: list[str] = dataclasses.field(default_factory=list)
+
+
+def restore(payload: dict[str, Any], model: Any, optimizer: Any, scaler: Any, ranks: Ranks) -> Restored:
+    """Put a payload's state into what was built. The random generators come last, for building has drawn from them."""
+    if not payload:
+        return Restored()
+    try:
+        load_plain_state_dict(model, without_masks(payload["model"]))
+        load_moments(optimizer, payload["optimizer"])
+    except (RuntimeError, ValueError, KeyError) as error:
+        problem = f"the snapshot does not fit: {one_line(error)}"
+        raise UsageError("", f"{problem}; name another with --resume=PATH, or another out_dir") from None
+    if payload.get("scaler"):
+        scaler.load_state_dict(payload["scaler"])
+    rng = payload["rng_of_ranks"][ranks.rank] if payload.get("rng_of_ranks") else payload.get("rng")
+    generators = restore_rng_state(rng) if rng else []
+    device = next(model.parameters()).device.type
+    return Restored(*parts_of(payload, generators, scaler.is_enabled(), device))
+
+
+def go_on(payload: dict[str, Any], restored: Restored, extra: dict[str, Any], ranks: Ranks) -> int:
+    """Say what was in a payload and whether this is exact on every rank, and note that in `extra`; returns the step."""
     step = payload.get("iter_num", 0)
-    found, missing, reasons = [], [], []
-    if payload:
-        generators = restore(payload, model, optimizer, scaler, ranks)
-        found, missing = parts_of(payload, generators, scaler.is_enabled(), extra["config"]["device"])
-        reasons = [f"no {name}" for name in missing] + changes_of(payload, extra)
+    reasons = [f"no {name}" for name in restored.missing] + changes_of(payload, extra)
     if not extra["made_with"]["deterministic"]:
         reasons.append("deterministic is off")
     ahead = [stretch for stretch in extra["skipped"] if stretch[1] > step]
     if Counter(map(tuple, ahead)) - Counter(map(tuple, payload.get("skipped", []))):
         reasons.append(f"{contract.ENV_SKIP_STEPS} is new")
+    reasons = list(dict.fromkeys(reason for ours in ranks.objects(reasons) for reason in ours))
     since = payload.get("inexact_since")
     extra["inexact_since"] = step if since is None and reasons else since
     exact = f"exact: {str(extra['inexact_since'] is None).lower()}"
     if not payload:
         say(f"starting at step 0; {exact}")
     else:
-        say(
-            f"resumed at step {step}; restored: {', '.join(found)}; missing: {', '.join(missing) or 'nothing'}; {exact}"
-        )
+        missing = ", ".join(restored.missing) or "nothing"
+        say(f"resumed at step {step}; restored: {', '.join(restored.found)}; missing: {missing}; {exact}")
         if reasons:
             say(f"warning: not exactly the run as it would have gone on: {'; '.join(reasons)}")
     for first, last in ahead:
         say(f"skipping the data of steps {first} to {last}: other batches take their place")
     return step
-
-
-def restore(payload: dict[str, Any], model: Any, optimizer: Any, scaler: Any, ranks: Ranks) -> list[str]:
-    """Put a payload's state into what was built; the names of the random generators that went on from there.
-
-    They come last, for building has drawn from them.
-    """
-    try:
-        load_plain_state_dict(model, without_masks(payload["model"]))
-        load_moments(optimizer, payload["optimizer"])
-    except (RuntimeError, ValueError, KeyError) as error:
-        raise SystemExit(f"trainer: cannot resume: the snapshot does not fit: {one_line(error)}") from None
-    if payload.get("scaler"):
-        scaler.load_state_dict(payload["scaler"])
-    rng = payload["rng_of_ranks"][ranks.rank] if payload.get("rng_of_ranks") else payload.get("rng")
-    return restore_rng_state(rng) if rng else []
 
 
 def load_moments(optimizer: Any, state: dict[str, Any]) -> None:
@@ -173,15 +215,18 @@ def parts_of(
     """What was found in a payload, and what was not."""
     wanted = ["torch", "numpy", "python"] + ["cuda"] * (device != "cpu")
     lost = [name for name in wanted if name not in generators]
+    schedule = payload.get("scheduler") or payload.get("config") or {}
     parts = {
         "model": payload["model"],
         "optimizer": payload["optimizer"],
-        "schedule": payload.get("scheduler") or payload.get("config"),
+        "schedule": schedule if schedule.keys() >= set(SCHEDULE_KEYS) else None,
         "scaler": payload.get("scaler"),
         "random numbers": generators or None,
         "data position": payload.get("data"),
         "best loss": payload.get("best_val_loss"),
     }
+    if parts["best loss"] == NO_LOSS_YET:
+        del parts["best loss"]
     if not with_scaler:
         del parts["scaler"]
     missing = [name for name, value in parts.items() if value is None]
@@ -192,7 +237,8 @@ def parts_of(
 
 def changes_of(payload: dict[str, Any], extra: dict[str, Any]) -> list[str]:
     """What decides a result and is no longer as it was when the snapshot was made."""
-    before = {**payload.get("config", {}), **payload.get("made_with", {})}
+    config = payload.get("config") or {}
+    before = {key: config[key] for key in EXACT_KEYS if key in config} | (payload.get("made_with") or {})
     now = {key: extra["config"][key] for key in EXACT_KEYS} | extra["made_with"]
     del now["deterministic"]  # off, it is named anyway; on, nothing that was exact before changes
     return [f"{key} was {before[key]}, is {value}" for key, value in now.items() if before.get(key, value) != value]

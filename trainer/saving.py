@@ -73,7 +73,8 @@ def open_saves(settings: Settings) -> Iterator[Saves]:
     """The keeper of out_dir's snapshots; at the end the newest one is confirmed."""
     manager = CheckpointManager(settings.out_dir, max_to_keep=settings.max_to_keep)
     try:
-        manager.hold()  # two trainers in one folder would undo each other's work
+        if not settings.eval_only:
+            manager.hold()  # two trainers in one folder would undo each other's work
     except OSError as error:
         problem = f"{settings.out_dir} cannot be written ({error.strerror})"
         raise UsageError("out_dir", f"{problem}; choose another") from None

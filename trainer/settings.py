@@ -25,10 +25,11 @@ GPT2_SHAPES = {  # the four published models; all see 1024 positions and have bi
 }
 
 STARTS = ("scratch", "resume", *GPT2_SHAPES)
+EXIT_USAGE = 2  # exit status of a command that was asked for something it cannot do
 
 
 class UsageError(Exception):
-    """The person asked for something that cannot be done: one line, exit status 2."""
+    """The person asked for something that cannot be done: one line, and EXIT_USAGE."""
 
     def __init__(self, key: str, problem: str) -> None:
         """`key` names the setting at fault, or is empty; `problem` says what is wrong and what to do."""
@@ -62,9 +63,9 @@ class Settings:
     save_interval: int = key(250, "save a snapshot every so many steps, and always the last one", least=1)
     save_blocking: bool = key(False, "stop for the writing of a snapshot; false copies the state and goes on")
     save_failures_max: int = key(3, "failed saves in a row that end the run", least=1)
-    max_to_keep: int = key(3, "snapshots to keep, at least 2", least=0)
+    max_to_keep: int = key(3, "snapshots to keep, at least 2")
     # Where to start
-    init_from: str = key("scratch", "resume (refused without a snapshot), or new weights", choices=STARTS)
+    init_from: str = key("scratch", "where to start (resume wants a snapshot)", choices=STARTS)
     gpt2_dir: str | None = key(None, "folder with GPT-2's model.safetensors, for init_from: gpt2", path=True)
     resume: str = key("auto", "auto (the newest healthy snapshot), never, or a snapshot's path", path=True)
     # Batches
@@ -91,7 +92,7 @@ class Settings:
     min_lr: float = key(1e-4, "the learning rate at the end, usually a tenth of learning_rate", least=0.0)
     # Machine
     device: str = key("cpu", "cpu, cuda or cuda:N")
-    dtype: str = key("float32", "of the arithmetic; weights stay float32", choices=DTYPES)
+    dtype: str = key("float32", "of the arithmetic (weights stay float32)", choices=DTYPES)
     compile: bool = key(False, "compile the model with torch.compile")
     seed: int = key(1337, "of the weights, the batches and dropout", least=0, below=2**63)
     deterministic: bool | None = key(None, "only exactly repeatable arithmetic; null means: on the CPU")
@@ -243,9 +244,11 @@ def source_of(key: str, arguments: list[str]) -> str:
 
 
 def help_text() -> str:
-    """Every key with its default and its meaning."""
+    """Every key with its default, its meaning and its choices."""
     lines = ["usage: python -m trainer CONFIG.yaml [--key=value ...]", "", "Keys, with their defaults:"]
     for name, field in FIELDS.items():
         default = yaml.safe_dump(field.default).split("\n")[0]
-        lines.append(f"  {name + '=' + default:<32}{field.metadata['meaning']}")
+        *others, last = field.metadata.get("choices", [""])
+        choices = f": {', '.join(others)} or {last}" if others else ""
+        lines.append(f"  {name + '=' + default:<32}{field.metadata['meaning']}{choices}")
     return "\n".join(lines)

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import random
+import shutil
 import signal
 from collections.abc import Iterator
 
@@ -22,6 +23,8 @@ def set_up_torch(settings: Settings, ranks: Ranks) -> None:
     """Check that the device is there, and set what is set once for a whole process."""
     if device_type(settings) == "cuda":
         set_up_cuda(settings, ranks)
+    elif settings.compile and not shutil.which(compiler := os.environ.get("CXX", "g++")):
+        raise UsageError("compile", f"{compiler} is not there, and torch needs it; install it, or leave compile out")
     if settings.threads:
         torch.set_num_threads(settings.threads)
     deterministic = settings.deterministic if settings.deterministic is not None else settings.device == "cpu"
@@ -42,12 +45,11 @@ def set_up_cuda(settings: Settings, ranks: Ranks) -> None:
     if ranks.count > 1 and ranks.local_count > count:
         problem = f"{ranks.local_count} processes on this machine need as many GPUs, torch sees {count}"
         raise UsageError("device", f"{problem}; start {count} with torchrun, or use device: cpu")
+    torch.cuda.set_device(int(number) if number else ranks.local_rank)
     if settings.dtype == "bfloat16" and not torch.cuda.is_bf16_supported(including_emulation=False):
         problem = f"bfloat16 is not supported by {settings.device}"
         raise UsageError("dtype", f"{problem}; use float16 or float32")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats itself only with this
-    if ranks.count > 1:
-        torch.cuda.set_device(ranks.local_rank)
 
 
 def seed_everything(seed: int) -> None:

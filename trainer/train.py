@@ -22,16 +22,26 @@ from lastgood import capture_rng_state, contract, restore_rng_state
 from trainer.data import batch, batch_seed, characters_of, open_data, prepare
 from trainer.distributed import Ranks, joined, place, say
 from trainer.gpt2 import load_gpt2
-from trainer.metrics import open_metrics, record
-from trainer.model import GPT
+from trainer.metrics import Metrics, open_metrics
+from trainer.model import GPT, ModelArgs
 from trainer.progress import Told, shown
-from trainer.resume import SCHEDULE_KEYS, follow_supervisor, go_on, load, shape_of_model, stretches_told, where_to_start
+from trainer.resume import (
+    NO_LOSS_YET,
+    SCHEDULE_KEYS,
+    follow_supervisor,
+    go_on,
+    load,
+    restore,
+    shape_of_model,
+    stretches_told,
+    where_to_start,
+)
 from trainer.saving import Saves, open_saves
 from trainer.settings import GPT2_SHAPES, Settings
 from trainer.setup import caught_signals, device_type, seed_everything, set_up_torch
 
-NO_LOSS_YET = 1e9  # best_val_loss before the first evaluation, as in nanoGPT
-STRIKES = 2  # under a loss scaler a non-finite loss may be its search for a scale; two in a row are divergence
+STRIKES = 2  # under a loss scaler one loss that is not finite is a skipped update; two in a row are divergence
+SKIPS = 20  # updates in a row that a loss scaler may skip while it seeks its scale; from 65536 that is down to 1/16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +58,7 @@ class Run:
     extra: dict[str, Any]
     stop: list[int]  # signals that came to this process
     saves: Saves | None
-    metrics: int | None
+    metrics: Metrics | None
 
 
 def train(settings: Settings) -> int:
@@ -66,7 +76,7 @@ def train_joined(settings: Settings, ranks: Ranks) -> int:
     splits, vocab_size, digest = ranks.together(lambda: open_data(folder, settings.block_size))
     with caught_signals() as stop, contextlib.ExitStack() as outputs:
         saves, metrics = ranks.together(lambda: open_outputs(settings, ranks, outputs))
-        payload = ranks.first(lambda: load(saves.manager, start, settings, ranks.count) if saves else {})
+        payload = ranks.first(lambda: load(saves.manager, start, settings, ranks.count, os.environ) if saves else {})
         args = ranks.together(lambda: shape_of_model(settings, vocab_size, payload))
         seed_everything(settings.seed)
         model = GPT(args).to(settings.device)
@@ -75,21 +85,18 @@ def train_joined(settings: Settings, ranks: Ranks) -> int:
         scaler = torch.amp.GradScaler(device_type(settings), enabled=settings.dtype == "float16")
         if ranks.rank > 0:  # each draws its own dropout
             seed_everything(batch_seed(settings.seed, "rank", ranks.rank))
-        extra = {
-            "model_args": dataclasses.asdict(args),
-            "config": dataclasses.asdict(settings) | {"dataset": os.path.abspath(folder)},  # for nanoGPT's sample.py
-            "vocabulary": characters_of(folder),  # for trainer.sample, where the data is not
+        skipped = ranks.first(lambda: stretches_told(payload, os.environ))
+        extra = extras(settings, args, folder, payload) | {
             "made_with": made_with(digest, device_type(settings), ranks),
-            "best_val_loss": float(payload.get("best_val_loss") or NO_LOSS_YET),  # nanoGPT's is a tensor
-            "evaluated_step": payload.get("evaluated_step", -1),
-            "skipped": ranks.first(lambda: stretches_told(payload, os.environ)),
+            "skipped": skipped,
         }
         processes = f"{ranks.count} processes of " if ranks.count > 1 else ""
         say(
             f"{model.count_parameters():,} parameters, {vocab_size} tokens in the vocabulary, "
             f"{processes}{torch.get_num_threads()} threads, snapshots in {settings.out_dir}"
         )
-        step = ranks.together(lambda: go_on(payload, model, optimizer, scaler, extra, ranks))
+        restored = ranks.together(lambda: restore(payload, model, optimizer, scaler, ranks))
+        step = go_on(payload, restored, extra, ranks)
         if not payload and settings.init_from in GPT2_SHAPES:
             ranks.together(lambda: load_gpt2(model, settings))
             say(f"weights of {settings.init_from} from {settings.gpt2_dir}")
@@ -98,12 +105,24 @@ def train_joined(settings: Settings, ranks: Ranks) -> int:
         run = Run(settings, ranks, splits, model, wrapped, optimizer, scaler, extra, stop, saves, metrics)
         if settings.eval_only:
             evaluate(run, step)
-            return 0
+            number = asked_to_stop(run)
+            return 128 + number if number else 0
         sequences = settings.gradient_accumulation_steps * settings.batch_size
         with shown(settings, step, lambda seconds: model.estimate_mfu(sequences, seconds * ranks.count)) as told:
             status = loop(run, step, told)
         ranks.together(outputs.close)  # the last save is confirmed
         return status
+
+
+def extras(settings: Settings, args: ModelArgs, folder: str, payload: dict[str, Any]) -> dict[str, Any]:
+    """What goes into every snapshot beside the state: the settings, and what is known so far."""
+    return {
+        "model_args": dataclasses.asdict(args),
+        "config": dataclasses.asdict(settings) | {"dataset": os.path.abspath(folder)},  # for nanoGPT's sample.py
+        "vocabulary": characters_of(folder),  # for trainer.sample, where the data is not
+        "best_val_loss": float(payload.get("best_val_loss") or NO_LOSS_YET),  # nanoGPT's is a tensor
+        "evaluated_step": payload.get("evaluated_step", -1),
+    }
 
 
 def made_with(digest: str, device: str, ranks: Ranks) -> dict[str, Any]:
@@ -118,11 +137,14 @@ def made_with(digest: str, device: str, ranks: Ranks) -> dict[str, Any]:
     }
 
 
-def open_outputs(settings: Settings, ranks: Ranks, outputs: contextlib.ExitStack) -> tuple[Saves | None, int | None]:
-    """The snapshots and the metrics, which are rank 0's to write."""
+def open_outputs(
+    settings: Settings, ranks: Ranks, outputs: contextlib.ExitStack
+) -> tuple[Saves | None, Metrics | None]:
+    """The snapshots and the metrics, which are rank 0's to write; a run that only evaluates writes neither."""
     if ranks.rank > 0:
         return None, None
-    return outputs.enter_context(open_saves(settings)), outputs.enter_context(open_metrics(settings.out_dir))
+    saves = outputs.enter_context(open_saves(settings))
+    return saves, None if settings.eval_only else outputs.enter_context(open_metrics(settings.out_dir))
 
 
 def wrap(model: GPT, settings: Settings, ranks: Ranks, tokens: np.ndarray) -> Any:
@@ -142,15 +164,18 @@ def wrap(model: GPT, settings: Settings, ranks: Ranks, tokens: np.ndarray) -> An
 
 def loop(run: Run, step: int, told: Told) -> int:
     """Evaluate and save what is due at this step, then update and tell; until max_iters, a signal or divergence."""
-    settings, ranks = run.settings, run.ranks
+    settings = run.settings
     saved = step
-    strikes = 0
+    strikes = skips = 0  # losses, and updates, in a row that were not finite
     while True:
         if is_due(step, settings.eval_interval) and step != run.extra["evaluated_step"]:
             evaluate(run, step)
-        number = int(max(ranks.numbers(run.stop[0] if run.stop else 0)))
+        number = asked_to_stop(run)
         ends = step >= settings.max_iters or number > 0
-        if step != saved and (is_due(step, settings.save_interval) or ends):
+        if strikes and step >= settings.max_iters:
+            say(f"diverged at step {step}, the last one: its loss is not finite; nothing is saved")
+            return contract.EXIT_DIVERGED
+        if step != saved and not strikes and (is_due(step, settings.save_interval) or ends):
             if not has_finite_weights(run.plain_model):
                 say(f"diverged at step {step}: weights are not finite; nothing is saved")
                 return contract.EXIT_DIVERGED
@@ -162,15 +187,20 @@ def loop(run: Run, step: int, told: Told) -> int:
         started = time.perf_counter()
         loss, norm = update(run, step)
         seconds = time.perf_counter() - started
-        finite = math.isfinite(loss) and (math.isfinite(norm) or run.scaler.is_enabled())
-        strikes = 0 if finite else strikes + 1
-        if strikes == (STRIKES if run.scaler.is_enabled() else 1):
+        strikes = 0 if math.isfinite(loss) else strikes + 1
+        skips = 0 if math.isfinite(loss) and math.isfinite(norm) else skips + 1
+        if strikes == STRIKES or skips == (SKIPS if run.scaler.is_enabled() else 1):
             say(f"diverged at step {step}: loss {loss}, gradient norm {norm}; nothing is saved")
             return contract.EXIT_DIVERGED
         if run.metrics is not None:
             speed = settings.tokens_per_step / seconds
-            record(run.metrics, step, loss, norm, learning_rate(settings, step), speed, is_exact(run))
+            run.metrics.record(step, loss, norm, learning_rate(settings, step), speed, is_exact(run))
         told(step, loss, seconds)
+
+
+def asked_to_stop(run: Run) -> int:
+    """The number of a signal that came to any of the ranks; 0 when none has."""
+    return int(max(run.ranks.numbers(run.stop[0] if run.stop else 0)))
 
 
 def is_due(step: int, interval: int) -> bool:
@@ -220,7 +250,7 @@ def source_of_batches(run: Run, step: int) -> str:
 def loss_of(model: Any, tokens: np.ndarray, settings: Settings, seed: int) -> torch.Tensor:
     """The model's mean loss on one batch."""
     inputs, targets = batch(tokens, settings.batch_size, settings.block_size, seed)
-    if device_type(settings) == "cuda":  # copy while the device works on what came before
+    if device_type(settings) == "cuda":  # copied while the device works on the micro-batch before
         inputs, targets = inputs.pin_memory(), targets.pin_memory()
     inputs = inputs.to(settings.device, non_blocking=True)
     targets = targets.to(settings.device, non_blocking=True)

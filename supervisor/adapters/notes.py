@@ -1,4 +1,4 @@
-"""Reads the notes that a trainer's own saving and loading leaves: a file of JSON lines that the trainer may append to.
+"""Reads the notes that a trainer, and its own saving and loading, leaves: a file of JSON lines that the trainer may append to.
 
 Whatever is in that file is somebody else's: a look at it costs bounded time and memory, and what makes no sense in it counts
 for nothing.
@@ -8,18 +8,19 @@ import json
 import os
 from typing import Any
 
-from lastgood.contract import NOTE_BYTES_MAX, NOTE_FALLBACK, NOTE_SAVE_FAILED
+from lastgood.contract import NOTE_BYTES_MAX, NOTE_ENDING, NOTE_FALLBACK, NOTE_SAVE_FAILED
 from lastgood.publish import remove_if_there
 from lastgood.regular import regular
-from supervisor.core.events import PassedOver, SaveFailed, TrainerFellBack
+from supervisor.core.events import EndingNoted, PassedOver, SaveFailed, TrainerFellBack
 
 LOOK_BYTES_MAX = 4 * NOTE_BYTES_MAX  # of what came since the last look only the end is read
 LOOK_NOTES_MAX = 100
 REJECTED_MAX = 20
 TEXT_CHARACTERS_MAX = 1000
 NUMBER_MAX = 1 << 53
+STATUS_MAX = 255
 
-Note = SaveFailed | TrainerFellBack
+Note = SaveFailed | TrainerFellBack | EndingNoted
 
 
 class Notes:
@@ -79,6 +80,8 @@ def _note(line: bytes, incarnation: int) -> Note | None:
             return _failed_save(found, incarnation)
         case str(kind) if kind == NOTE_FALLBACK:
             return _fallback(found, incarnation)
+        case str(kind) if kind == NOTE_ENDING:
+            return _ending(found, incarnation)
     return None
 
 
@@ -109,6 +112,12 @@ def _fallback(found: dict[str, Any], incarnation: int) -> TrainerFellBack:
         depth=len(passed) if depth is None else depth,
         rejected=passed,
     )
+
+
+def _ending(found: dict[str, Any], incarnation: int) -> EndingNoted | None:
+    """0 is left out too: that a run is done is for its exit status to say."""
+    status = _number(found.get("status"))
+    return None if status is None or not 1 <= status <= STATUS_MAX else EndingNoted(incarnation, status)
 
 
 def _text(value: object) -> str:

@@ -9,6 +9,9 @@ from supervisor.core.events import TrainerExited
 USAGE_CODES = frozenset({2, 126, 127})
 """A command line or environment that will be as wrong at the next try."""
 
+LAUNCHER_CODE = 1
+"""What torchrun and its like end with, whatever the trainer's processes ended with."""
+
 FAULT_SIGNALS = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
 
 FREE_CAUSES = frozenset({"chaos"})
@@ -17,7 +20,7 @@ FREE_CAUSES = frozenset({"chaos"})
 
 @dataclass(frozen=True)
 class Context:
-    """What the supervisor itself was about when the trainer died."""
+    """What the supervisor itself was about when the trainer died. `said` is the status that the trainer had noted."""
 
     asked_to_stop: bool = False
     stalled: bool = False
@@ -25,6 +28,7 @@ class Context:
     ended_by_us: bool = False
     progressed: bool = False
     finished: bool = False
+    said: int | None = None
 
 
 def exit_cause(event: TrainerExited, context: Context) -> str:
@@ -43,8 +47,9 @@ def exit_cause(event: TrainerExited, context: Context) -> str:
         return "ended-early"
     if event.signal is not None:
         return "crashed" if event.signal in FAULT_SIGNALS else "killed"
-    if event.code == EXIT_DIVERGED:
+    code = context.said if event.code == LAUNCHER_CODE and context.said is not None else event.code
+    if code == EXIT_DIVERGED:
         return "diverged"
-    if event.code in USAGE_CODES and not context.progressed:
+    if code in USAGE_CODES and not context.progressed:
         return "usage"
     return "crashed"

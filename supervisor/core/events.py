@@ -129,6 +129,14 @@ class TrainerFellBack:
 
 
 @dataclass(frozen=True)
+class EndingNoted:
+    """A process of the trainer noted the status with which it is about to end."""
+
+    incarnation: int
+    status: int
+
+
+@dataclass(frozen=True)
 class TrainerExited:
     """The trainer's leader is dead. `fault` is the id of an injected fault aimed at it."""
 
@@ -173,6 +181,7 @@ Event = (
     | SnapshotGone
     | SaveFailed
     | TrainerFellBack
+    | EndingNoted
     | TrainerExited
     | TreeSwept
     | DeadlinePassed

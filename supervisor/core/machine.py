@@ -13,6 +13,7 @@ from supervisor.core import ending, selecting, trainer_life
 from supervisor.core.commands import Command, SweepTree
 from supervisor.core.events import (
     DeadlinePassed,
+    EndingNoted,
     Event,
     LadderJudged,
     LadderUnreadable,
@@ -69,6 +70,7 @@ TABLE: dict[type, dict[Phase, Action | str]] = {
     SnapshotGone: _row(trainer_life.on_gone),
     SaveFailed: _row(trainer_life.on_save_failed),
     TrainerFellBack: _row(trainer_life.on_fell_back),
+    EndingNoted: _row(trainer_life.on_ending_noted),
     TrainerExited: _row(starting=ending.on_exit, running=ending.on_exit, stopping=ending.on_exit),
     TreeSwept: _row(selecting=ending.on_swept, waiting=ending.on_swept),
     DeadlinePassed: _row(

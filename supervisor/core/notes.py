@@ -129,6 +129,7 @@ def exited(state: State, death: TrainerExited, cause: str) -> Record:
         "cause": cause,
         "code": death.code,
         "signal": death.signal,
+        "said": state.life.said,
         "fault": death.fault,
         "step": state.life.reported,
         "last_lines": list(death.last_lines),

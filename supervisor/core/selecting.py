@@ -120,6 +120,7 @@ def _context(state: State, policy: Policy) -> Context:
         ended_by_us=state.ending is Ending.FINISHED,
         progressed=state.life.progressed or state.life.signs > 0 or state.memory.budget.ever_progressed,
         finished=_finished(state, policy),
+        said=state.life.said,
     )
 
 

@@ -87,7 +87,7 @@ class Life:
     `resumed` is what it was told to resume from, or what it may have chosen and said instead. `reported` and `loss` are the
     newest told. `signs` counts life signs, `sign_at` is the time of the last one and `gap_seconds` the longest between two.
     `unsealed` are snapshots that await the next life sign to be sealed. `checked` says that the first step was held against
-    the resumed one. `fell_back` is what its own loading noted last.
+    the resumed one. `fell_back` is what its own loading noted last, `said` the status that it noted last of its ending.
     """
 
     resumed: RungFact | None = None
@@ -102,6 +102,7 @@ class Life:
     gap_seconds: float = 0.0
     unsealed: tuple[str, ...] = ()
     fell_back: TrainerFellBack | None = None
+    said: int | None = None
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from supervisor.core.commands import Arm, Command, Disarm, KillTree, Record, Sea
 from supervisor.core.events import (
     Deadline,
     DeadlinePassed,
+    EndingNoted,
     Event,
     RungFact,
     SaveFailed,
@@ -196,8 +197,8 @@ def on_save_failed(state: State, event: Event, now: float, policy: Policy) -> Ou
 def on_fell_back(state: State, event: Event, now: float, policy: Policy) -> Outcome:
     """The trainer's own loading passed over what it found bad: say so, once, however many of its processes noted it.
 
-    One that finds the newest itself, found the one meant for it bad and said so did not ignore it: its first step is held
-    against what it took instead. One that was told what to take has no such choice.
+    One that found the snapshot meant for it bad and said so did not ignore it: its first step is held against what it took
+    instead.
     """
     assert isinstance(event, TrainerFellBack)
     if event == state.life.fell_back:
@@ -213,7 +214,7 @@ def on_fell_back(state: State, event: Event, now: float, policy: Policy) -> Outc
     )
     life = replace(state.life, fell_back=event)
     taken = _taken_instead(state, event)
-    if policy.resume is Resume.SELF and taken is not None:
+    if taken is not None:
         life = replace(life, resumed=taken, checked=life.checked or taken.step is None)
     return replace(state, life=life), (said,)
 
@@ -225,6 +226,12 @@ def _taken_instead(state: State, event: TrainerFellBack) -> RungFact | None:
         return None
     taken = next((rung for rung in state.rungs if rung.name == event.chosen), None)
     return taken if taken is not None and (taken.verdict is None or taken.verdict.usable) else None
+
+
+def on_ending_noted(state: State, event: Event, now: float, policy: Policy) -> Outcome:
+    """The trainer noted how it is about to end; that matters once it is dead, and the last word counts."""
+    assert isinstance(event, EndingNoted)
+    return replace(state, life=replace(state.life, said=event.status)), ()
 
 
 def on_deadline(state: State, event: Event, now: float, policy: Policy) -> Outcome:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lastgood import notes as writing
 from supervisor.adapters import notes as module
 from supervisor.adapters.notes import LOOK_BYTES_MAX, LOOK_NOTES_MAX, Notes
-from supervisor.core.events import PassedOver, SaveFailed, TrainerFellBack
+from supervisor.core.events import EndingNoted, PassedOver, SaveFailed, TrainerFellBack
 
 
 @pytest.fixture
@@ -53,10 +53,12 @@ def test_what_the_library_notes_is_told(notes: Notes, file: Path, monkeypatch: p
     passed = {"name": name, "verdict": "corrupt", "reason": "x"}
     more = {"newest_step": 9, "chosen": "b.pt", "chosen_step": 8, "depth": 1, "rejected": [passed]}
     writing.note("fallback.chosen", file.parent, **more)
+    writing.note_ending(file.parent, 65)
 
     assert [
         SaveFailed(3, 7, name, "No space left", 28, False),
         TrainerFellBack(3, 9, "b.pt", 8, 1, (PassedOver(name, "corrupt", "x"),)),
+        EndingNoted(3, 65),
     ] == notes.take()
     assert [] == notes.take()
 
@@ -192,6 +194,18 @@ def test_fields_of_another_kind_are_not_believed(notes: Notes, file: Path, kind:
     assert [] == [one for one in vars(found).values() if isinstance(one, int) and not 0 <= one <= 1 << 53]
 
 
+def test_only_a_status_that_a_trainer_can_end_with_is_believed(notes: Notes, file: Path) -> None:
+    """From 1 to 255, a whole number; a note of any other says nothing of how the trainer ends."""
+    for status in (*ODD, 0, 256, 65.0, "65", [65]):
+        add(file, json.dumps({"note": "trainer.ending", "status": status}).encode() + b"\n")
+    add(file, b'{"note": "trainer.ending"}\n')
+    assert [] == notes.take()
+    for status in (1, 65, 255):
+        add(file, json.dumps({"note": "trainer.ending", "status": status}).encode() + b"\n")
+
+    assert [EndingNoted(3, status) for status in (1, 65, 255)] == notes.take()
+
+
 @settings(max_examples=200, deadline=None)
 @given(pieces=st.lists(st.binary(max_size=40) | st.sampled_from([line(step=1), line(step=2), b"\n"]), max_size=12))
 def test_any_pieces_in_any_looks_tell_each_whole_line_once(
@@ -205,9 +219,10 @@ def test_any_pieces_in_any_looks_tell_each_whole_line_once(
     for piece in [*pieces, b"\n"]:
         add(file, piece)
         told += steps(notes)
-    wanted = {line(step=1): 1, line(step=2): 2}
+    wanted = {line(step=1).strip(): 1, line(step=2).strip(): 2}
+    lines = [one.strip(b" \t\r") for one in file.read_bytes().split(b"\n")]  # JSON lets blanks be around a note
 
-    assert [wanted[one + b"\n"] for one in file.read_bytes().split(b"\n") if one + b"\n" in wanted] == told
+    assert [wanted[one] for one in lines if one in wanted] == told
 
 
 def test_a_reader_that_cannot_make_the_file_lets_the_trainer_make_it(

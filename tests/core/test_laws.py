@@ -159,6 +159,8 @@ class World:
         elif chance < 0.75:
             self.save()
         elif chance < 0.8:
+            if self.random.random() < 0.3:
+                self.pending.append(e.EndingNoted(self.trainer, self.random.choice([1, 2, 65, 143])))
             self.die(self.random.choice([1, 65, None]), 9 if self.random.random() < 0.5 else None)
         elif self.policy.final_step is not None and self.at >= self.policy.final_step:
             self.save()

@@ -80,6 +80,7 @@ SAMPLES: dict[type, e.Event] = {
     e.SnapshotGone: e.SnapshotGone("ckpt_50.pt"),
     e.SaveFailed: e.SaveFailed(1, 61, "ckpt_61.pt", "No space left on device", 28, True),
     e.TrainerFellBack: e.TrainerFellBack(1, 50, "ckpt_40.pt", 40, 1, (e.PassedOver("ckpt_50.pt", "corrupt", "x"),)),
+    e.EndingNoted: e.EndingNoted(1, 65),
     e.TrainerExited: e.TrainerExited(1, None, 9),
     e.TreeSwept: e.TreeSwept(1),
     e.DeadlinePassed: e.DeadlinePassed(e.Deadline.RETRY, 1),
@@ -342,33 +343,29 @@ def test_a_fallback_that_many_processes_note_is_said_once() -> None:
     assert ["fallback.chosen"] == names(step(replace(state, life=Life()), fell_back(), 1.0, POLICY)[1])
 
 
-def test_a_trainer_that_finds_the_newest_itself_may_fall_back_and_say_so() -> None:
-    """It found the one meant for it bad: its first step is held against what it took, which is in use from then on."""
-    state, _ = step(starting(rung(40), rung(30)), fell_back(), 1.0, SELF)
+@pytest.mark.parametrize("policy", [POLICY, SELF], ids=["told", "self"])
+def test_a_trainer_that_finds_its_snapshot_bad_may_fall_back_and_say_so(policy: Policy) -> None:
+    """Told or found by itself: its first step is held against what it took instead, which is in use from then on."""
+    state, _ = step(starting(rung(40), rung(30)), fell_back(), 1.0, policy)
     assert (40, False) == (state.life.resumed.step if state.life.resumed else None, state.life.checked)
-    assert Phase.RUNNING is step(state, e.StepReported(1, 41, None), 1.0, SELF)[0].phase
-    assert Ending.IGNORED is step(state, e.StepReported(1, 7, None), 1.0, SELF)[0].ending
+    assert Phase.RUNNING is step(state, e.StepReported(1, 41, None), 1.0, policy)[0].phase
+    assert Ending.IGNORED is step(state, e.StepReported(1, 7, None), 1.0, policy)[0].ending
 
     quiet = e.RungFact("last.pt", None, 7)
-    state, _ = step(starting(quiet), fell_back("last.pt", None), 1.0, SELF)
-    assert Phase.RUNNING is step(state, e.StepReported(1, 7, None), 1.0, SELF)[0].phase
+    state, _ = step(starting(quiet), fell_back("last.pt", None), 1.0, policy)
+    assert Phase.RUNNING is step(state, e.StepReported(1, 7, None), 1.0, policy)[0].phase
 
 
 @pytest.mark.parametrize(
-    ("policy", "note"),
-    [
-        (POLICY, fell_back()),
-        (SELF, fell_back("elsewhere.pt")),
-        (SELF, fell_back("ckpt_30.pt", 30)),
-        (SELF, fell_back(passed="ckpt_45.pt")),
-    ],
-    ids=["it was told what to take", "no snapshot of the run", "known to be bad", "not the one meant for it"],
+    "note",
+    [fell_back("elsewhere.pt"), fell_back("ckpt_30.pt", 30), fell_back(passed="ckpt_45.pt")],
+    ids=["no snapshot of the run", "known to be bad", "not the one meant for it"],
 )
-def test_other_fallbacks_excuse_nothing(policy: Policy, note: e.TrainerFellBack) -> None:
+def test_other_fallbacks_excuse_nothing(note: e.TrainerFellBack) -> None:
     """They are said, and a step below the one to resume from still ends the trainer."""
-    state, commands = step(starting(rung(40), rung(30, Kind.CORRUPT)), note, 1.0, policy)
+    state, commands = step(starting(rung(40), rung(30, Kind.CORRUPT)), note, 1.0, SELF)
     assert ["fallback.chosen"] == names(commands)
-    state, commands = step(state, e.StepReported(1, 41, None), 1.0, policy)
+    state, commands = step(state, e.StepReported(1, 41, None), 1.0, SELF)
 
     assert Ending.IGNORED is state.ending
     assert 50 == record(commands, "resume.ignored")["resumed_step"]
@@ -546,6 +543,104 @@ def test_a_usage_error_before_any_life_sign_is_not_retried(code: int) -> None:
 
     _, commands = died(running(), rung(50), code=code, signal=None)
     assert "restart.scheduled" in names(commands)
+
+
+def noted(state: State, *statuses: int) -> State:
+    """The state after the trainer has noted how it is about to end."""
+    for status in statuses:
+        state, _ = step(state, e.EndingNoted(state.incarnation, status), 1.0, POLICY)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("code", "signal", "said", "cause"),
+    [
+        (1, None, 65, "diverged"),
+        (1, None, 2, "crashed"),
+        (1, None, 1, "crashed"),
+        (1, None, 143, "crashed"),
+        (3, None, 65, "crashed"),
+        (65, None, 1, "diverged"),
+        (0, None, 65, "ended-early"),
+        (None, 9, 65, "killed"),
+        (None, 11, 65, "crashed"),
+    ],
+)
+def test_a_noted_status_counts_where_the_exit_status_says_nothing(
+    code: int | None, signal: int | None, said: int, cause: str
+) -> None:
+    """A launcher ends with 1 whatever its trainer ended with; the record tells the launcher's code and what was noted."""
+    _, commands = died(noted(running(), said), rung(50), code=code, signal=signal)
+
+    assert (cause, code, signal, said) == tuple(
+        record(commands, "trainer.exited")[key] for key in ("cause", "code", "signal", "said")
+    )
+    assert "restart.scheduled" in names(commands)
+
+
+def test_a_death_without_a_note_is_what_its_exit_status_says() -> None:
+    """A 1 that nothing was noted about is a crash."""
+    said = record(died(running(), rung(50), code=1, signal=None)[1], "trainer.exited")
+
+    assert ("crashed", None) == (said["cause"], said["said"])
+
+
+@pytest.mark.parametrize("code", [2, 126, 127])
+def test_a_noted_usage_error_is_not_retried_before_any_life_sign(code: int) -> None:
+    """What is wrong now will be wrong again, also below a launcher; a trainer that has lived is started again."""
+    silent = replace(running(), phase=Phase.STARTING, life=Life())
+    _, commands = died(noted(silent, code), rung(50), code=1, signal=None)
+    assert ("usage", c.Exit(2)) == (record(commands, "trainer.exited")["cause"], one_of(commands, c.Exit))
+
+    _, commands = died(noted(running(), code), rung(50), code=1, signal=None)
+    assert "restart.scheduled" in names(commands)
+
+
+def test_what_the_supervisor_knows_better_no_note_changes() -> None:
+    """An injected fault, a stall, a stop and a completion are what they are, whatever was noted."""
+    chaos = died(noted(running(), 65), rung(50), code=1, signal=None, fault="1-0")[1]
+    stalled = died(noted(running(ending=Ending.STALLED), 65), rung(50), code=1, signal=None)[1]
+    stopping = running(phase=Phase.STOPPING, stop_signal=15, ending=Ending.STOP)
+    stopped = died(noted(stopping, 65), rung(50), code=1, signal=None)[1]
+    completed = died(noted(running(), 65), rung(100), code=0, signal=None)[1]
+
+    assert ["chaos", "stalled", "stopped", "completed"] == [
+        record(commands, "trainer.exited")["cause"] for commands in (chaos, stalled, stopped, completed)
+    ]
+
+
+def test_of_several_noted_statuses_the_last_counts() -> None:
+    """Each rank of a trainer notes how it ends."""
+    for said, cause in (((1, 65), "diverged"), ((65, 1), "crashed")):
+        commands = died(noted(running(), *said), rung(50), code=1, signal=None)[1]
+        assert cause == record(commands, "trainer.exited")["cause"]
+
+
+def test_a_note_that_is_heard_after_the_exit_counts() -> None:
+    """A rank may outlive its launcher for a moment: nothing is decided before it is gone."""
+    state, _ = step(running(), e.TrainerExited(1, 1, None), 10.0, POLICY)
+    state, _ = step(noted(state, 65), e.TreeSwept(1), 10.0, POLICY)
+
+    assert "diverged" == record(step(state, ladder(rung(50)), 10.0, POLICY)[1], "trainer.exited")["cause"]
+
+
+def test_a_note_counts_for_the_incarnation_that_left_it() -> None:
+    """The next trainer is not taken for diverged because the one before was, nor by news of that one which come late."""
+    state, commands = died(noted(running(), 65), rung(50), code=1, signal=None)
+    assert "diverged" == record(commands, "restart.scheduled")["cause"]
+    state, _ = step(replace(state, phase=Phase.SELECTING), ladder(rung(50)), 11.0, POLICY)
+    assert (2, Phase.STARTING) == (state.incarnation, state.phase)
+    assert (state, ()) == step(state, e.EndingNoted(1, 65), 12.0, POLICY)
+
+    assert "crashed" == record(died(state, rung(50), code=1, signal=None)[1], "trainer.exited")["cause"]
+
+
+@pytest.mark.parametrize("phase", sorted(set(Phase) - ENDS))
+def test_a_noted_status_is_kept_and_changes_nothing_else(phase: Phase) -> None:
+    """Nothing is done about it before the trainer is dead, which it may not be for a while."""
+    state = running(phase=phase)
+
+    assert (replace(state, life=replace(state.life, said=65)), ()) == step(state, SAMPLES[e.EndingNoted], 1.0, POLICY)
 
 
 def test_exit_0_at_the_final_step_completes() -> None:

@@ -73,6 +73,35 @@ def test_a_trainer_that_falls_back_by_itself_must_say_so(bench: Bench, mute: tup
     assert "ckpt_00000010.pt" == bench.state("status.json")["resumed_from"]
 
 
+def ended(bench: Bench, status: int) -> tuple[int, list[tuple[str, int, int]]]:
+    """Supervise a trainer that ends with `status` below a launcher that makes a 1 of it, as torchrun does.
+
+    Returns the supervisor's exit status, and cause, code and noted status of each death.
+    """
+    script = bench.folder / "ending.py"
+    script.write_text(
+        "import os, sys\nfrom lastgood.notes import note_ending\nstatus = int(sys.argv[1])\n"
+        "note_ending(os.environ['LASTGOOD_CHECKPOINT_DIR'], status)\nsys.exit(status)\n"
+    )
+    run = bench.command(sets=("restarts.without_progress=2", SELDOM), resume="never")
+    launcher = ("sh", "-c", '"$@"; exit 1', "launcher", sys.executable, str(script), str(status))
+    answer = bench.lastgood(*run[: run.index("--") + 1], *launcher).returncode
+    deaths = bench.records("trainer.exited")
+    assert all(map(in_the_catalogue, deaths))
+    return answer, [(one["cause"], one["code"], one["said"]) for one in deaths]
+
+
+def test_a_trainer_below_a_launcher_is_believed_how_it_ended(bench: Bench) -> None:
+    """Divergence is named although the launcher says 1, and is retried under the budget."""
+    assert (4, [("diverged", 1, 65)] * 2) == ended(bench, 65)
+
+
+def test_a_usage_error_below_a_launcher_is_not_retried(bench: Bench) -> None:
+    """The run ends with 2 after a single start."""
+    assert (2, [("usage", 1, 2)]) == ended(bench, 2)
+    assert [] == bench.records("restart.scheduled")
+
+
 def test_a_trainer_that_says_nothing_else_is_heard_too(bench: Bench) -> None:
     """A note is told within a rescan, although no step, no snapshot and no death asks for a look."""
     script = bench.folder / "quiet.py"
@@ -85,3 +114,27 @@ def test_a_trainer_that_says_nothing_else_is_heard_too(bench: Bench) -> None:
 
     assert (7, 28) == tuple(bench.wait_for("save.failed")[key] for key in ("step", "errno"))
     assert [] == bench.records("trainer.exited")
+
+
+@pytest.mark.heavy  # torch is imported twelve times
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--learning_rate=1e30", "--grad_clip=0", "--warmup_iters=0", "--min_lr=0"], (4, [("diverged", 1, 65)] * 2)),
+        (["--n_layers=3"], (2, [("usage", 1, 2)])),
+    ],
+    ids=["diverged", "usage"],
+)
+def test_the_bundled_trainer_is_understood_through_torchrun(
+    bench: Bench, words: list[str], expected: tuple[int, list[tuple[str, int, int]]]
+) -> None:
+    """Of two ranks that diverge, or are started wrongly, torchrun makes a 1, and the records say what it was."""
+    run = bench.command(sets=("restarts.without_progress=2", SELDOM), resume="env")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "trainer"]
+    config = str(ROOT / "config" / "trainer" / "tiny.yaml")
+    ours = [f"--data_dir={bench.folder}", "--gradient_accumulation_steps=2", "--dtype=bfloat16", "--save_interval=1000"]
+
+    answer = bench.lastgood(*run[: run.index("--") + 1], *torchrun, config, *ours, *words, timeout=240).returncode
+
+    deaths = [(one["cause"], one["code"], one["said"]) for one in bench.records("trainer.exited")]
+    assert expected == (answer, deaths)

@@ -16,7 +16,7 @@ import torch
 
 from lastgood import CheckpointManager, safe_load_checkpoint, save_checkpoint_atomic
 from lastgood.contract import NOTE_BYTES_MAX
-from lastgood.notes import NotedSave, note
+from lastgood.notes import NotedSave, note, note_ending
 from tests.conftest import flip_bit
 
 
@@ -123,6 +123,17 @@ def test_a_note_is_bounded(file: Path, tmp_path: Path, text: str) -> None:
     assert file.stat().st_size <= NOTE_BYTES_MAX
     assert (name, name) == (found["chosen"], found["rejected"][0]["name"])
     assert 255 <= len(found["reason"]) <= 1000
+
+
+def test_a_trainer_notes_how_it_is_about_to_end(file: Path, tmp_path: Path) -> None:
+    """The status that its launcher will not pass on is a note of the watched directory, and costs nothing where it fails."""
+    (tmp_path / "elsewhere").mkdir()
+    note_ending(tmp_path / "elsewhere", 65)
+    assert [] == notes(file)
+    note_ending(tmp_path, 10**5000)
+    note_ending(str(tmp_path), 65)
+
+    assert [{"note": "trainer.ending", "status": 65}] == notes(file)
 
 
 def _many(number: int) -> None:

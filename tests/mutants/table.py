@@ -23,6 +23,7 @@ MISHAPS = f"{LIBRARY}/test_mishaps.py"
 HASHING = f"{LIBRARY}/test_hashing.py"
 STAGING = f"{LIBRARY}/test_staging.py"
 PAYLOAD = f"{LIBRARY}/test_payload.py"
+MACHINE = "tests/core/test_machine.py"
 
 PUBLISHING = [
     Mutant(
@@ -946,6 +947,41 @@ REMEMBERING = [
     ),
 ]
 
+ENDING = [
+    Mutant(
+        "a launcher's 1 is believed",
+        "supervisor/core/causes.py",
+        "event.code == LAUNCHER_CODE and context.said is not None",
+        "event.code != LAUNCHER_CODE and context.said is not None",
+        (f"{MACHINE}::test_a_noted_status_counts_where_the_exit_status_says_nothing",),
+        "Below torchrun a diverged trainer would be a crashed one.",
+    ),
+    Mutant(
+        "a note counts for more than the exit status",
+        "supervisor/core/causes.py",
+        "event.code == LAUNCHER_CODE and context.said is not None",
+        "context.said is not None",
+        (f"{MACHINE}::test_a_noted_status_counts_where_the_exit_status_says_nothing",),
+        "What a trainer meant to end with would hide what became of it.",
+    ),
+    Mutant(
+        "the next trainer inherits a note",
+        "supervisor/core/selecting.py",
+        "    life = Life(resumed=snapshot, checked",
+        "    life = Life(said=state.life.said, resumed=snapshot, checked",
+        (f"{MACHINE}::test_a_note_counts_for_the_incarnation_that_left_it",),
+        "A usage error that somebody has mended would end the run at the next crash.",
+    ),
+    Mutant(
+        "an old file of notes is read again",
+        "supervisor/adapters/notes.py",
+        "            remove_if_there(self._path)\n            os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL",
+        "            os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT",
+        ("tests/adapters/test_notes.py::test_each_incarnation_begins_with_an_empty_file",),
+        "How the trainer before ended would be told as the next one's end.",
+    ),
+]
+
 MUTANTS = [
     *PUBLISHING,
     *REMOVING,
@@ -959,4 +995,5 @@ MUTANTS = [
     *CHOOSING,
     *KEEPING,
     *REMEMBERING,
+    *ENDING,
 ]

@@ -98,13 +98,14 @@ CONTRACT = {
     "LASTGOOD_SUPERVISED": "1",
     "LASTGOOD_CHECKPOINT_DIR": "/d",
     "LASTGOOD_NOTES": "/d/.lastgood/notes.jsonl",
+    "LASTGOOD_RESUME": "env",
     "PYTHONUNBUFFERED": "1",
 }
 
 
 def test_the_contracts_names_are_set_and_the_rest_is_passed_on() -> None:
     """A trainer knows its run, its incarnation and its directory, and keeps what the person's shell gave it."""
-    assert {**CONTRACT, "HOME": "/h", "A": "1"} == environment(chosen(env={"A": 1}), HOME="/h")
+    assert {**CONTRACT, "HOME": "/h", "A": "1"} == environment(chosen(env={"A": 1}, resume="env"), HOME="/h")
 
 
 def test_a_trainer_that_reads_the_environment_is_told_what_to_resume_from() -> None:
@@ -116,10 +117,10 @@ def test_a_trainer_that_reads_the_environment_is_told_what_to_resume_from() -> N
     assert CONTRACT == environment(chosen(resume="env"))
 
 
-@pytest.mark.parametrize("resume", ["self", "never", "--from={snapshot}"])
-def test_other_trainers_are_not_told_by_the_environment(resume: str) -> None:
-    """One way of resuming is enough: two could disagree."""
-    assert CONTRACT == environment(chosen(resume=resume), SNAPSHOT)
+@pytest.mark.parametrize(("resume", "way"), [("self", "self"), ("never", "never"), ("--from={snapshot}", "arguments")])
+def test_other_trainers_are_not_told_by_the_environment(resume: str, way: str) -> None:
+    """One way of resuming is enough, two could disagree; but which it is they may know."""
+    assert CONTRACT | {"LASTGOOD_RESUME": way} == environment(chosen(resume=resume), SNAPSHOT)
 
 
 def test_what_belongs_to_another_run_or_to_the_service_manager_is_dropped() -> None:

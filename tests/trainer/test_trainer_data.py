@@ -1,5 +1,7 @@
 """Data: prepared once and whole, the same every time; batches that depend on nothing but their position."""
 
+import errno
+import io
 import json
 import os
 import pickle
@@ -254,6 +256,104 @@ def test_large_data_is_digested_by_sample(folder, monkeypatch):
         digests.add(data.digest_of(folder))
 
     assert 3 == len(digests)
+
+
+def test_the_digest_of_large_data_stays_as_it_is(folder, monkeypatch):
+    """Snapshots hold it: were it computed another way, none of them would be gone on from exactly."""
+    bare(folder, range(1000))
+    monkeypatch.setattr(data, "DIGEST_WHOLE_BYTES", 100)
+    monkeypatch.setattr(data, "DIGEST_SAMPLE_BYTES", 10)
+
+    assert "b4e474ce7d3edca9c0460f3b532194eb2af9eb05ed28cebb16280319832c6b56" == data.digest_of(folder)
+
+
+@pytest.mark.parametrize("places", [range(1000), [0], [999]], ids=["everywhere", "first", "last"])
+def test_large_data_of_another_vocabulary_is_refused(places, folder, monkeypatch):
+    """Too large to be read whole, it is looked at where its digest is taken, both ends among that."""
+    tokens = np.zeros(1000, dtype=np.uint16)
+    tokens[places] = 65
+    bare(folder, tokens, pickle.dumps({"vocab_size": 65}))
+    monkeypatch.setattr(data, "DIGEST_WHOLE_BYTES", 100)
+    monkeypatch.setattr(data, "DIGEST_SAMPLE_BYTES", 10)
+
+    with pytest.raises(
+        UsageError, match=r"^data: .*/train\.bin holds token 65 of a vocabulary of 65; prepare the data"
+    ):
+        data.open_data(folder, 1)
+
+
+def test_large_data_is_not_read_whole(folder, monkeypatch):
+    """A restart has no time for it: what lies between the samples is not looked at."""
+    tokens = np.zeros(1000, dtype=np.uint16)
+    tokens[10] = 65
+    bare(folder, tokens, pickle.dumps({"vocab_size": 65}))
+    monkeypatch.setattr(data, "DIGEST_WHOLE_BYTES", 100)
+    monkeypatch.setattr(data, "DIGEST_SAMPLE_BYTES", 10)
+
+    assert 65 == data.open_data(folder, 1)[1]
+
+
+class Unreadable(io.FileIO):
+    """A file on a disk with bad sectors: it can be opened."""
+
+    def read(self, *size):
+        """The system's word for it."""
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    readinto = read
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EIO], ids=errno.errorcode.get)
+@pytest.mark.parametrize("name", ["train.bin", "val.bin", "meta.json", "meta.pkl"])
+def test_a_file_that_cannot_be_read_is_one_line(name, code, folder, monkeypatch):
+    """It has the path, the system's words and the cure, whether opening or reading is what fails."""
+    data.publish(folder, "abcabcabca" * 2, "letters")
+    if name == "meta.pkl":
+        os.remove(os.path.join(folder, "meta.json"))
+    real = open
+
+    def refuse(path, *mode, **options):
+        if os.path.basename(path) != name:
+            return real(path, *mode, **options)
+        if code == errno.EIO:
+            return Unreadable(path)
+        raise OSError(code, os.strerror(code), path)
+
+    monkeypatch.setattr("builtins.open", refuse)
+
+    with pytest.raises(UsageError) as refused:
+        data.open_data(folder, 1)
+    words = f"{folder}/{name}: {os.strerror(code)}; make it readable, or give another folder"
+    assert f"data: {words}" == str(refused.value)
+
+
+def test_a_file_that_cannot_even_be_looked_up_is_one_line(folder, monkeypatch):
+    """A folder that may not be entered is not said to lack its files."""
+    bare(folder, [0, 1])
+
+    real = os.stat
+
+    def refuse(path, **options):
+        if os.path.dirname(path) == folder:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return real(path, **options)
+
+    monkeypatch.setattr(os, "stat", refuse)
+
+    with pytest.raises(UsageError, match=r"train\.bin: Permission denied; make it readable"):
+        data.open_data(folder, 1)
+
+
+@pytest.mark.parametrize("name", ["train.bin", "val.bin"])
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_what_is_no_file_is_named(make, name, folder):
+    """A folder or a pipe in the place of the tokens is refused, and not waited for."""
+    bare(folder, [0, 1])
+    os.remove(os.path.join(folder, name))
+    make(os.path.join(folder, name))
+
+    with pytest.raises(UsageError, match=rf"{name} is not a file; a prepared folder holds train\.bin and val\.bin"):
+        data.open_data(folder, 1)
 
 
 def test_the_block_must_fit_the_data(folder):

@@ -1,6 +1,8 @@
 """A loss that is not finite: never saved over good state, told by status 65, and got round by skipping data."""
 
+import json
 import math
+import os
 
 import pytest
 import torch
@@ -146,6 +148,26 @@ def test_a_stretch_that_is_over_changes_nothing(settings, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "exact: true" in out
     assert "skipping" not in out
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [(["--learning_rate=1e30", "--grad_clip=0"], 65), (["--n_layers=3"], 2)],
+    ids=["diverged", "usage"],
+)
+def test_the_supervisor_is_told_of_what_a_launcher_would_hide(words, status, config, settings, tmp_path, monkeypatch):
+    """torchrun ends with 1 whatever its ranks ended with; a note says diverged, or usage, and nothing else does."""
+    notes = tmp_path / "notes.jsonl"
+    monkeypatch.setenv("LASTGOOD_NOTES", str(notes))
+    monkeypatch.setenv("LASTGOOD_CHECKPOINT_DIR", settings().out_dir)
+    os.makedirs(settings().out_dir)
+
+    assert 0 == main([config, "--max_iters=3"])
+    assert not notes.exists()
+    assert status == main([config, *words, "--warmup_iters=0", "--dtype=bfloat16"])
+    assert [{"note": "trainer.ending", "status": status}] == [
+        json.loads(line) for line in notes.read_text().splitlines()
+    ]
 
 
 @pytest.mark.parametrize("told", ["5", "5-", "-5", "5-4", "0-3", "a-b", "1-2;3-4", "1 - 2"])

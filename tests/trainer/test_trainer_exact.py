@@ -10,7 +10,7 @@ import torch
 import lastgood
 from tests.trainer.comparing import differences, go_through, losses_of, payload_of, state_differs
 from tests.trainer.conftest import small_values
-from trainer import resume, train
+from trainer import train
 from trainer.model import GPT, ModelArgs
 
 SECOND = {"LASTGOOD_INCARNATION": "2"}
@@ -164,12 +164,12 @@ def test_without_the_optimizer_state_the_loss_spikes(settings, losses, tmp_path,
     train.train(settings(**changes))
     changes["max_iters"] = 110
     train.train(settings(**changes, out_dir=str(tmp_path / "with"), resume=settings().out_dir + "/ckpt_00000100.pt"))
-    real = resume.restore
+    real = train.restore
 
     def restore(payload, model, optimizer, *rest):
         return real(payload | {"optimizer": optimizer.state_dict()}, model, optimizer, *rest)
 
-    monkeypatch.setattr(resume, "restore", restore)
+    monkeypatch.setattr(train, "restore", restore)
     train.train(settings(**changes, out_dir=str(tmp_path / "without"), resume=settings().out_dir + "/ckpt_00000100.pt"))
 
     kept, lost = losses(str(tmp_path / "with")), losses(str(tmp_path / "without"))

@@ -165,6 +165,34 @@ def test_eval_only_evaluates_and_nothing_else(settings, capsys, steps):
     assert [10] == snapshots(chosen.out_dir)
 
 
+def test_eval_only_leaves_everything_as_it_is(settings, tmp_path):
+    """Beside the run that trains there, which it does not disturb; in an empty folder it makes no file."""
+    train.train(settings(max_iters=10))
+    before = sorted(os.listdir(settings().out_dir))
+
+    with lastgood.CheckpointManager(settings().out_dir) as manager:
+        manager.hold()
+        assert 0 == train.train(settings(eval_only=True))
+
+    assert before == sorted(os.listdir(settings().out_dir))
+    assert 0 == train.train(settings(eval_only=True, out_dir=str(tmp_path / "none")))
+    assert not (tmp_path / "none").exists()
+
+
+def test_an_evaluation_that_is_stopped_says_so_by_its_status(settings, capsys, monkeypatch):
+    """143 and no line, for it is not known what the rest of the batches would have said."""
+    real = train.loss_of
+
+    def loss_of(*arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return real(*arguments)
+
+    monkeypatch.setattr(train, "loss_of", loss_of)
+
+    assert 143 == train.train(settings(eval_only=True, eval_iters=5))
+    assert "val loss" not in capsys.readouterr().out
+
+
 def test_evaluation_changes_nothing(settings, losses, tmp_path):
     """Evaluated every three steps or never, with dropout: the same losses to the last bit."""
     without = settings(dropout=0.1, out_dir=str(tmp_path / "without"))
@@ -232,23 +260,72 @@ def test_a_gradient_that_is_not_finite_ends_the_run(settings, monkeypatch):
 
 
 def test_one_such_loss_under_a_loss_scaler_is_a_skip(settings, steps, monkeypatch):
-    """float16: the scaler leaves the weights alone, halves its scale, and the run goes on."""
+    """float16: the scaler leaves the weights alone, halves its scale, and the run goes on; a snapshot waits for a good loss."""
     spoil_loss(monkeypatch, {14})
     chosen = settings(dtype="float16", save_interval=1, max_to_keep=20)
+    seen = []
+    at_step(monkeypatch, 14, lambda: seen.append(None))
+    real = train.update
 
+    def update(run, step):
+        seen.append(
+            {name: value.clone() for name, value in run.plain_model.state_dict().items()} if step > 13 else None
+        )
+        return real(run, step)
+
+    monkeypatch.setattr(train, "update", update)
     assert 0 == train.train(chosen)
 
-    before, after = payload_of(chosen.out_dir, 13), payload_of(chosen.out_dir, 14)
+    before, after = [weights for weights in seen if weights][:2]
+    scales = [payload_of(chosen.out_dir, step)["scaler"]["scale"] for step in (13, 15)]
     assert (None, None) == (steps(chosen.out_dir)[14]["loss"], steps(chosen.out_dir)[14]["grad_norm"])
-    assert before["scaler"]["scale"] / 2 == after["scaler"]["scale"]
-    assert [] == [name for name in before["model"] if not torch.equal(before["model"][name], after["model"][name])]
+    assert scales[0] / 2 == scales[1]
+    assert [] == [name for name in before if not torch.equal(before[name], after[name])]
+    assert [13, 15] == [step for step in snapshots(chosen.out_dir) if 13 <= step <= 15]
 
 
 def test_two_in_a_row_under_a_loss_scaler_are_divergence(settings, monkeypatch):
-    """What a smaller scale does not cure is no matter of scale."""
+    """What a smaller scale does not cure is no matter of scale; nothing is saved between the two."""
     spoil_loss(monkeypatch, {14, 15})
+    chosen = settings(dtype="float16", save_interval=1)
 
-    assert 65 == train.train(settings(dtype="float16"))
+    assert 65 == train.train(chosen)
+    assert 13 == max(snapshots(chosen.out_dir))
+
+
+def test_a_scale_that_is_never_found_is_divergence(settings, steps, monkeypatch, capsys):
+    """Finite losses whose gradients never are: the weights stand still, and after twenty such steps the run says so."""
+    real = train.loss_of
+
+    def loss_of(model, *arguments):
+        return real(model, *arguments) + (model.lm_head.weight.sum() * 0).abs().sqrt()  # 0, with a gradient of 0 / 0
+
+    monkeypatch.setattr(train, "loss_of", loss_of)
+    chosen = settings(dtype="float16", max_iters=40)
+
+    assert 65 == train.train(chosen)
+    assert 19 == max(steps(chosen.out_dir))
+    assert "diverged at step 20: loss " in capsys.readouterr().out
+
+
+def test_a_run_does_not_end_well_on_a_loss_that_is_not_finite(settings, monkeypatch, capsys):
+    """float16: at the last step there is no next one that could show it to have been a matter of scale."""
+    spoil_loss(monkeypatch, {20})
+    chosen = settings(dtype="float16")
+
+    assert 65 == train.train(chosen)
+    assert [10] == snapshots(chosen.out_dir)
+    assert "diverged at step 20, the last one: its loss is not finite; nothing is saved" in capsys.readouterr().out
+
+
+def test_a_stop_after_such_a_loss_saves_nothing(settings, monkeypatch):
+    """float16: the snapshot before it stays the newest, and the next start finds out whether it was a matter of scale."""
+    spoil_loss(monkeypatch, {14})
+    at_step(monkeypatch, 14, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    chosen = settings(dtype="float16")
+
+    assert 143 == train.train(chosen)
+    assert [10] == snapshots(chosen.out_dir)
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -322,20 +399,41 @@ def test_half_a_line_of_metrics_is_cut_off(case, tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(torn)
 
-    with metrics.open_metrics(str(tmp_path)) as descriptor:
-        metrics.record(descriptor, 9, 1.5, math.inf, 0.1, 10.0, False)
+    with metrics.open_metrics(str(tmp_path)) as opened:
+        opened.record(9, 1.5, math.inf, 0.1, 10.0, False)
 
     content = path.read_bytes()
     assert expected == content[: len(expected)]
     assert (9, 1.5, None) == tuple(json.loads(content[len(expected) :])[key] for key in ("step", "loss", "grad_norm"))
 
 
+def test_each_life_of_a_run_has_its_number(settings, steps):
+    """Without a supervisor to say which, one more than the life before, so that repeated steps can be told apart."""
+    train.train(settings(max_iters=5))
+    train.train(settings(max_iters=10))
+    train.train(settings())
+
+    lives = {step: line["incarnation"] for step, line in steps(settings().out_dir).items()}
+    assert [1] * 5 + [2] * 5 + [3] * 10 == [lives[step] for step in range(1, 21)]
+
+
+@pytest.mark.parametrize("line", [b"[]", b"{}", b"what?", b'{"incarnation": null}', b"\xff"])
+def test_a_life_after_lines_that_make_no_sense_is_the_first(line, tmp_path):
+    """A file that somebody else has written to ends no run."""
+    (tmp_path / "metrics.jsonl").write_bytes(line + b"\n")
+
+    with metrics.open_metrics(str(tmp_path)) as opened:
+        opened.record(1, 1.0, 1.0, 1.0, 1.0, True)
+
+    assert 1 == json.loads((tmp_path / "metrics.jsonl").read_bytes().splitlines()[-1])["incarnation"]
+
+
 def test_a_loss_is_recorded_in_full(tmp_path):
     """What is read back equals what was written, to the last bit."""
     loss = float(torch.tensor(1 / 3))
 
-    with metrics.open_metrics(str(tmp_path)) as descriptor:
-        metrics.record(descriptor, 1, loss, 0.1 + 0.2, 1e-3, 10.0, True)
+    with metrics.open_metrics(str(tmp_path)) as opened:
+        opened.record(1, loss, 0.1 + 0.2, 1e-3, 10.0, True)
 
     line = json.loads((tmp_path / "metrics.jsonl").read_text())
     assert (loss, 0.1 + 0.2) == (line["loss"], line["grad_norm"])

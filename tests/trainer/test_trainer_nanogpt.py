@@ -3,8 +3,10 @@
 nanoGPT's part is played by code written here from its documented payload: six keys, its names, its order of parameters.
 """
 
+import contextlib
 import os
 import pickle
+import shutil
 
 import pytest
 import torch
@@ -12,6 +14,8 @@ import torch
 from tests.trainer import plain_gpt
 from trainer import data, train
 from trainer.model import GPT, ModelArgs
+from trainer.resume import SCHEDULE_KEYS
+from trainer.settings import UsageError
 
 LAYERS = HEADS = 2
 NANOGPT_ARGUMENTS = {"n_layer", "n_head", "n_embd", "block_size", "bias", "vocab_size", "dropout"}
@@ -77,7 +81,8 @@ def nanogpts(settings, values):
             "model_args": args,
             "iter_num": 12,
             "best_val_loss": torch.tensor(2.5),
-            "config": {"dataset": "small_char", "batch_size": chosen.batch_size, "compile": bool(prefix)},
+            "config": {key: getattr(chosen, key) for key in ("batch_size", *SCHEDULE_KEYS)}
+            | {"dataset": "small_char", "compile": bool(prefix)},
         }
         torch.save(payload, path)
         return state, optimizer, chosen
@@ -85,12 +90,20 @@ def nanogpts(settings, values):
     return write
 
 
+def offer_to_nanogpt(out_dir, step, make=os.symlink):
+    """What a person does, for its scripts open ckpt.pt and nothing else: a link, or a copy; gives its path."""
+    path = os.path.join(out_dir, "ckpt.pt")
+    with contextlib.chdir(out_dir):
+        make(f"ckpt_{step:08d}.pt", "ckpt.pt")
+    return path
+
+
 def test_our_snapshot_has_what_nanogpts_scripts_read(settings):
     """Its arguments and no others, its names, plain values; a model of plain tensor operations computes with it at once."""
     chosen = settings(max_iters=3)
     train.train(chosen)
 
-    args, state, payload = as_nanogpt_reads(os.path.join(chosen.out_dir, "ckpt_00000003.pt"))
+    args, state, payload = as_nanogpt_reads(offer_to_nanogpt(chosen.out_dir, 3))
 
     assert set(args) == NANOGPT_ARGUMENTS
     assert (3, float, dict) == (payload["iter_num"], type(payload["best_val_loss"]), type(payload["config"]))
@@ -100,6 +113,25 @@ def test_our_snapshot_has_what_nanogpts_scripts_read(settings):
     tokens = torch.arange(16)[None]
     expected = plain_gpt.logits_of(state, tokens, LAYERS, HEADS)
     assert torch.allclose(expected, ours(tokens, tokens)[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("make", [os.symlink, shutil.copy2], ids=["link", "copy"])
+@pytest.mark.parametrize("step", [5, 10])
+def test_what_is_offered_to_nanogpt_does_not_turn_our_resume(step, make, settings, losses, tmp_path, capsys):
+    """Be it the newest or an older one: a run goes on from the newest, and so does the next; the old one stays."""
+    straight = settings(out_dir=str(tmp_path / "straight"), dropout=0.1)
+    train.train(straight)
+    train.train(settings(max_iters=10, save_interval=5, max_to_keep=2, dropout=0.1))
+    path = offer_to_nanogpt(settings().out_dir, step, make)
+    capsys.readouterr()
+
+    for last in (15, 20):
+        train.train(settings(max_iters=last, save_interval=5, max_to_keep=2, dropout=0.1))
+
+    lines = [line.partition(";")[0] for line in capsys.readouterr().out.splitlines()]
+    assert ["resumed at step 10", "resumed at step 15"] == [line for line in lines if line.startswith("resumed")]
+    assert losses(straight.out_dir) == losses(settings().out_dir)
+    assert step == as_nanogpt_reads(path)[2]["iter_num"]
 
 
 def test_nanogpts_sample_finds_the_characters(settings, prepared, monkeypatch, tmp_path):
@@ -176,9 +208,7 @@ def test_moments_of_other_parameters_are_refused(nanogpts, settings, tmp_path):
     payload["optimizer"]["param_groups"].reverse()
     torch.save(payload, path)
 
-    with pytest.raises(
-        SystemExit, match="cannot resume: the snapshot does not fit: its optimizer has other parameters"
-    ):
+    with pytest.raises(UsageError, match="the snapshot does not fit: its optimizer has other parameters"):
         train.train(settings(resume=path))
 
 

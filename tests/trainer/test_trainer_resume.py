@@ -1,5 +1,7 @@
 """Resumption: from which snapshot, what it restores, and that the run is exactly the uninterrupted one."""
 
+import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -82,12 +84,12 @@ def test_without_the_optimizer_state_it_is_another_run(settings, losses, tmp_pat
     straight = settings(out_dir=str(tmp_path / "straight"))
     train.train(straight)
     train.train(settings(max_iters=10))
-    real = resume.restore
+    real = train.restore
 
     def restore(payload, model, optimizer, *rest):
         return real(payload | {"optimizer": optimizer.state_dict()}, model, optimizer, *rest)
 
-    monkeypatch.setattr(resume, "restore", restore)
+    monkeypatch.setattr(train, "restore", restore)
     train.train(settings())
 
     expected, found = losses(straight.out_dir), losses(settings().out_dir)
@@ -138,7 +140,7 @@ def test_a_resumed_run_says_what_it_found(settings, capsys):
 
 def test_a_snapshot_of_nanogpt_says_what_is_missing(settings, capsys, tmp_path):
     """Its six keys are enough to go on, and not enough to be exact: both are said."""
-    train.train(settings(max_iters=10))
+    train.train(settings(max_iters=10, eval_interval=10))
     payload = payload_of(settings().out_dir, 10)
     six = ("model", "optimizer", "model_args", "iter_num", "best_val_loss", "config")
     path = tmp_path / "ckpt.pt"
@@ -192,6 +194,7 @@ def test_deterministic_is_torch_s_switch(deterministic, expected, settings):
 @pytest.mark.parametrize(("deterministic", "expected"), [(None, False), (True, True), (False, False)])
 def test_on_a_gpu_deterministic_is_to_be_asked_for(deterministic, expected, settings, monkeypatch):
     """It costs time there."""
+    monkeypatch.setattr(torch.cuda, "set_device", lambda number: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -216,13 +219,65 @@ def test_another_machine_or_number_of_threads_is_named(settings, capsys, monkeyp
 
 def test_generators_that_could_not_be_put_back_are_named():
     """A run on a GPU without the state of its generator is not exact, and says which one is missing."""
-    payload = {"model": {}, "optimizer": {}, "config": {}, "data": {}, "best_val_loss": 1.0}
+    schedule = dict.fromkeys(resume.SCHEDULE_KEYS, 1)
+    payload = {"model": {}, "optimizer": {}, "config": schedule, "data": {}, "best_val_loss": 1.0}
 
     found, missing = resume.parts_of(payload, ["torch", "numpy", "python"], False, "cuda")
 
     assert ["random numbers of cuda"] == missing
     assert ["model", "optimizer", "schedule", "random numbers", "data position", "best loss"] == found
     assert ["scaler", "random numbers"] == resume.parts_of(payload, [], True, "cpu")[1]
+
+
+def test_what_is_not_there_is_not_said_to_be_restored():
+    """A config without a schedule is none; a best loss before the first evaluation is neither found nor missed."""
+    payload = {"model": {}, "optimizer": {}, "config": {"seed": 1}, "data": {}, "best_val_loss": 1e9}
+
+    assert (
+        ["model", "optimizer", "random numbers", "data position"],
+        ["schedule"],
+    ) == resume.parts_of(payload, ["torch", "numpy", "python"], False, "cpu")
+
+
+def test_without_a_compiler_compile_is_refused(config, capsys, monkeypatch):
+    """Before the first step, in one line with the cure."""
+    monkeypatch.setenv("CXX", "no-such-compiler")
+
+    assert 2 == main([config, "--compile=true"])
+    assert "command line: compile: no-such-compiler is not there, and torch needs it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("device", "ranks", "number"), [("cuda", Ranks(), 0), ("cuda:1", Ranks(), 1), ("cuda", Ranks(5, 8, 1, 4), 1)]
+)
+def test_a_gpu_is_chosen_before_it_is_asked_anything(device, ranks, number, settings, monkeypatch):
+    """Which of them a process has decides what it can do and what it is called."""
+    asked = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "set_device", asked.append)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: asked.append("bf16") is None)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+    setup.set_up_torch(settings(device=device, dtype="bfloat16"), ranks)
+
+    assert [number, "bf16"] == asked
+
+
+def test_a_rank_that_is_not_exact_makes_the_run_inexact(settings, capsys):
+    """What only another process lacks is in the warning, and in every line from there on."""
+
+    class Two(Ranks):
+        def objects(self, value):
+            return [value, [*value, "no random numbers of cuda"]]
+
+    extra = {"config": dataclasses.asdict(settings()), "made_with": {"deterministic": True}, "skipped": []}
+    restored = resume.Restored(["model"], [])
+
+    assert 7 == resume.go_on({"iter_num": 7}, restored, extra, Two())
+
+    assert 7 == extra["inexact_since"]
+    assert "warning: not exactly the run as it would have gone on: no random numbers of cuda" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("supervised", [{}, {"LASTGOOD_SUPERVISED": "1"}], ids=["alone", "supervised"])
@@ -235,7 +290,7 @@ def test_init_from_resume_never_begins_anew(supervised, config, capsys, monkeypa
 
     told = capsys.readouterr().err
     assert told.startswith("trainer: command line: init_from: resume, but ")
-    assert "holds no snapshot; leave init_from out to begin anew" in told
+    assert "holds no snapshot to go on with; leave init_from out to begin anew" in told
     assert 1 == told.count("\n")
 
 
@@ -280,7 +335,19 @@ def test_resume_never_starts_over_and_says_what_is_there(settings, capsys, steps
     train.train(settings(max_iters=4, resume="never"))
 
     assert [1, 2, 3, 4] == list(steps(settings().out_dir, 2))
-    assert "ckpt_00000010.pt is of an earlier run" in capsys.readouterr().out
+    assert "ckpt_00000010.pt is newer, and resume: auto would take it" in capsys.readouterr().out
+
+
+def test_going_back_says_that_the_next_start_would_go_forth(settings, capsys):
+    """From 10 though 20 is there, of which auto would go on; a start from the newest has nothing to say."""
+    train.train(settings())
+    capsys.readouterr()
+
+    train.train(settings(resume=os.path.join(settings().out_dir, "ckpt_00000010.pt"), max_iters=12))
+
+    assert "ckpt_00000020.pt is newer, and resume: auto would take it; use another out_dir" in capsys.readouterr().out
+    train.train(settings(max_iters=21))
+    assert "is newer" not in capsys.readouterr().out
 
 
 def test_a_damaged_newest_snapshot_is_passed_over(settings, steps):
@@ -321,12 +388,44 @@ def test_a_damaged_snapshot_given_by_path_is_refused(settings):
         train.train(settings(resume=path))
 
 
+def test_a_supervisor_s_choice_gone_bad_is_noted_and_an_older_one_taken(settings, steps, tmp_path, monkeypatch, capsys):
+    """The record that the supervisor makes of the note says newest, chosen, depth and why."""
+    train.train(settings())
+    path = os.path.join(settings().out_dir, "ckpt_00000020.pt")
+    with open(path, "r+b") as file:
+        file.truncate(1000)
+    notes = tmp_path / "notes.jsonl"
+    told = {"SUPERVISED": "1", "RESUME_FROM": path, "CHECKPOINT_DIR": settings().out_dir, "NOTES": str(notes)}
+    for name, value in (told | {"INCARNATION": "2"}).items():
+        monkeypatch.setenv(f"LASTGOOD_{name}", value)
+
+    assert 0 == train.train(settings())
+
+    (note,) = map(json.loads, notes.read_text().splitlines())
+    assert ("fallback.chosen", 20, 10, 1) == tuple(note[key] for key in ("note", "newest_step", "chosen_step", "depth"))
+    assert [("ckpt_00000020.pt", "truncated")] == [(one["name"], one["verdict"]) for one in note["rejected"]]
+    assert "ckpt_00000020.pt is truncated" in capsys.readouterr().out
+    assert list(range(11, 21)) == list(steps(settings().out_dir, 2))
+
+
+def test_something_else_in_out_dir_is_refused_with_the_cure(config, settings, capsys):
+    """A sound torch file that is of no run: status 2, and where it is."""
+    os.makedirs(settings().out_dir)
+    torch.save({"weights": torch.zeros(3)}, os.path.join(settings().out_dir, "ckpt_00000005.pt"))
+
+    assert 2 == main([config])
+
+    told = capsys.readouterr().err
+    assert f"the newest good file in {settings().out_dir} is not a snapshot of this trainer or of nanoGPT; name" in told
+    assert 1 == told.count("\n")
+
+
 def test_a_file_that_is_no_run_s_snapshot_is_refused(settings, tmp_path):
     """A sound torch file of something else."""
     path = tmp_path / "other.pt"
     torch.save({"weights": torch.zeros(3)}, path)
 
-    with pytest.raises(SystemExit, match=r"other\.pt: not a snapshot of this trainer or of nanoGPT"):
+    with pytest.raises(UsageError, match=r"other\.pt is not a snapshot of this trainer or of nanoGPT; name one"):
         train.train(settings(resume=str(path)))
 
 
@@ -370,6 +469,17 @@ def test_the_snapshot_in_the_environment_wins(supervised, settings, tmp_path):
 def test_a_supervised_run_without_a_snapshot_starts_fresh(given, settings):
     """The supervisor has decided: what lies in out_dir does not matter."""
     assert "never" == resume.where_to_start(settings(resume="auto"), {"LASTGOOD_SUPERVISED": "1"} | given)
+
+
+@pytest.mark.parametrize("way", ["env", "arguments", "never", "self"])
+def test_a_path_in_the_settings_is_taken_under_a_supervisor_too(way, settings, tmp_path):
+    """It may be where the run begins, or how the supervisor tells; `auto` is the trainer's own choice only if that is wanted."""
+    path = tmp_path / "ckpt_00000007.pt"
+    path.touch()
+    environ = {"LASTGOOD_SUPERVISED": "1", "LASTGOOD_RESUME": way}
+
+    assert str(path) == resume.where_to_start(settings(resume=str(path)), environ)
+    assert ("auto" if way == "self" else "never") == resume.where_to_start(settings(), environ)
 
 
 def test_without_a_supervisor_the_settings_decide(settings):

@@ -59,6 +59,7 @@ BAD_FILES = {
     "init_from and resume": ("init_from: resume\nresume: never", ["init_from: resume cannot go with resume: never"]),
     "width": ("n_embd: 130\nn_head: 4", ["n_embd: ", "n_head = 4", "multiple"]),
     "keep one": ("max_to_keep: 1", ["max_to_keep: ", "nothing to fall back to", "at least 2"]),
+    "keep less than none": ("max_to_keep: -1", ["max_to_keep: -1 leaves nothing to fall back to", "at least 2"]),
     "decay": ("lr_decay_iters: 50\nwarmup_iters: 50", ["lr_decay_iters: ", "warmup_iters = 50", "raise it"]),
     "min_lr": ("min_lr: 0.1\nlearning_rate: 0.01", ["min_lr: ", "learning_rate = 0.01", "lower it"]),
 }
@@ -135,6 +136,7 @@ def test_a_dtype_the_gpu_lacks_is_one_line(config, capsys, monkeypatch):
     """bfloat16 on a GPU without it is refused before anything is trained slowly."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda number: None)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: False)
 
     line = complaint(capsys, [config, "--device=cuda", "--dtype=bfloat16"])
@@ -227,6 +229,15 @@ def test_help_lists_every_key_with_its_default(capsys):
     text = capsys.readouterr().out
     assert [] == [name for name in module.FIELDS if f"  {name}=" not in text]
     assert "  max_iters=2000 " in text
+
+
+def test_help_lists_the_choices_of_a_key_that_has_some(capsys):
+    """Nobody has to give a wrong value to learn the right ones."""
+    main(["--help"])
+
+    lines = {line.partition("=")[0].strip(): line for line in capsys.readouterr().out.splitlines()}
+    assert lines["dtype"].endswith(": float32, bfloat16 or float16")
+    assert lines["init_from"].endswith(": scratch, resume, gpt2, gpt2-medium, gpt2-large or gpt2-xl")
 
 
 @pytest.mark.parametrize("name", sorted(os.listdir(CONFIG_FOLDER)))
