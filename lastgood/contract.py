@@ -40,6 +40,7 @@ FAULTS_FILE: Final = "faults.jsonl"
 NOTES_FILE: Final = "notes.jsonl"
 SEALS_DIR: Final = "seals"
 QUARANTINE_DIR: Final = "quarantine"
+SHELF_DIR: Final = "shelf"
 
 SEAL_SUFFIX: Final = ".sha256"
 
@@ -48,7 +49,7 @@ NOTE_SAVE_FAILED: Final = "save.failed"
 NOTE_FALLBACK: Final = "fallback.chosen"
 NOTE_ENDING: Final = "trainer.ending"
 """`status` is the exit status, 1 to 255, with which a process of the trainer is about to end. It is believed where the supervisor
-sees a 1, with which launchers end whatever their processes ended with."""
+sees a 1, with which launchers end whatever their processes ended with. `step` is the step at which, or null."""
 NOTE_BYTES_MAX: Final = 16 << 10
 """The longest line, its end included."""
 

@@ -102,10 +102,11 @@ def note_fallback(directory: str | os.PathLike[str], rungs: Iterable[Judged], ch
     )
 
 
-def note_ending(directory: str | os.PathLike[str], status: int) -> None:
-    """Note that this process is about to end with `status`, 1 to 255: a launcher such as torchrun, which ends with 1 whatever
-    its processes ended with, does not pass it on. Of several processes the last one to note it is believed.
+def note_ending(directory: str | os.PathLike[str], status: int, step: int | None = None) -> None:
+    """Note that this process is about to end with `status`, 1 to 255, at `step` if that is known: a launcher such as torchrun,
+    which ends with 1 whatever its processes ended with, does not pass it on. Of several processes the last one to note it is
+    believed.
 
     Only for a `directory` that a supervisor watches; never raises.
     """
-    note(NOTE_ENDING, directory, status=status)
+    note(NOTE_ENDING, directory, status=status, step=step)

@@ -72,8 +72,10 @@ def load_plain_state_dict(model: Any, state: Mapping[str, Any]) -> None:
 def restore(payload: Mapping[str, Any], model: Any, optimizer: Any, scheduler: Any, scaler: Any) -> None:
     """Restore what is given, and every RNG, from a payload. What it lacks, or a salvage lost a part of, is left and named.
 
-    Raises RuntimeError for a model that the payload lacks, and of torch for one that is another.
+    Raises RuntimeError for a payload that is of no run, for a model that it lacks, and of torch for one that is another.
     """
+    if not isinstance(payload, Mapping):
+        raise RuntimeError(f"the file holds a {type(payload).__name__}, and not the state of a run")  # noqa: TRY004 - the file is wrong, not an argument
     if model is not None:
         if payload.get("model") is None:
             raise RuntimeError(f"the snapshot holds no model; it has {', '.join(map(str, payload)) or 'nothing'}")
@@ -84,7 +86,7 @@ def restore(payload: Mapping[str, Any], model: Any, optimizer: Any, scheduler: A
             part.load_state_dict(payload[key])
         elif part is not None:
             log.warning("the snapshot holds no %s that is whole: the one given stays as it is", key)
-    if payload.get("rng") is not None:
+    if isinstance(payload.get("rng"), Mapping):
         restore_rng_state(payload["rng"])
 
 
@@ -200,7 +202,10 @@ def _cure(value: Any) -> str:
 
 
 def telling_line(error: Exception) -> str:
-    """The line of torch's text that says what is wrong: the first, or the one that names what it will not import."""
+    """What torch's text says is wrong: what it will not import if that is it, and none of its advice to execute the file."""
     lines = [line.strip() for line in str(error).splitlines()] or [type(error).__name__]
-    line = next((line for line in lines if "Unsupported" in line), lines[0])
+    line = next((line for line in lines if "WeightsUnpickler error:" in line), lines[0])
+    line = (
+        line.rpartition("WeightsUnpickler error:")[2].partition(". Please use")[0].partition(" Re-running")[0].strip()
+    )
     return "".join(c for c in line if c.isprintable())

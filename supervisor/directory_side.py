@@ -5,6 +5,7 @@ from typing import Any
 
 from lastgood.contract import SEAL_SUFFIX
 from lastgood.naming import rule_for
+from supervisor import shelf_side
 from supervisor.adapters import places
 from supervisor.adapters.verifier import Verifier
 from supervisor.adapters.watcher import Watcher
@@ -37,6 +38,7 @@ class DirectorySide:
         self._looked_at = 0.0
         self._rescan_at = 0.0
         self._is_candidate = rule_for(settings.pattern)
+        self._shelf = shelf_side.made_for(settings, directory, verifier, mailbox, post, say)
         self._watcher = Watcher(directory, self._hint)
         self.watching = self._watcher.state
         """How new files are learnt of, in words."""
@@ -88,6 +90,8 @@ class DirectorySide:
             told, again = self._verifier.look(hinted)
             for event in told:
                 self._post(event)
+                if self._shelf is not None and isinstance(event, e.SnapshotJudged):
+                    self._shelf.keep_copy(event.rung)
         except OSError:
             pass  # the directory may be back at the next rescan; the trainer will say if it cannot write
         self._mailbox.hand(lambda: self._looked(again))
@@ -97,16 +101,21 @@ class DirectorySide:
         if again is not None:
             self._look_at = min(self._look_at, time.monotonic() + max(again, LOOK_SECONDS_MIN))
 
-    def judge_ladder(self) -> None:
+    def judge_ladder(self, passing: frozenset[str] = frozenset(), above: int | None = None) -> None:
         """Read the directory; tells LadderJudged or LadderUnreadable. No trainer lives: what is half-done is so for good."""
 
         def work() -> None:
             try:
                 places.drop_orphaned_seals(self._directory)
                 places.sweep(self._directory)
+                if self._shelf is not None:
+                    self._shelf.tidy()
             except OSError:
                 pass  # the look that follows tells what is wrong with the directory
-            self._post(self._verifier.judge_ladder())
+            told = self._verifier.judge_ladder(passing, above)
+            if self._shelf is not None:
+                told = self._shelf.settle(told, above, lambda: self._verifier.judge_ladder(passing, above))
+            self._post(told)
 
         self._worker.submit(work)
 
@@ -120,11 +129,18 @@ class DirectorySide:
                 return  # an unsealed snapshot keeps its weaker verdict
             if sealed is not None:
                 self._post(sealed)
+                if self._shelf is not None:
+                    self._shelf.keep_copy(sealed.rung)
 
         self._worker.submit(work)
 
     def set_aside(self, rung: e.RungFact, reason: str) -> None:
-        """Move a rung into quarantine, and say so, or why not."""
+        """Move a rung into quarantine, with its copies on the shelf, and say so, or why not."""
+        for copy in [] if self._shelf is None else self._shelf.copies_of(rung):
+            self._set_aside(copy, reason)
+        self._set_aside(rung, reason)
+
+    def _set_aside(self, rung: e.RungFact, reason: str) -> None:
         fields = _fields(rung, reason=reason)
         digest = None if rung.verdict is None else rung.verdict.sha256
         try:
@@ -133,6 +149,17 @@ class DirectorySide:
             self._say("snapshot.set_aside_failed", _fields(rung, reason=f"{error.strerror or error}"))
             return
         self._say("snapshot.quarantined", {**fields, "path": path})
+
+    def put_back(self, name: str, step: int | None) -> None:
+        """Take a snapshot out of quarantine, and say so, or why not."""
+        name = name if self._shelf is None else self._shelf.back_name(step) or name
+        fields: dict[str, Any] = {"name": name, "step": step}
+        try:
+            places.put_back(self._directory, name)
+        except OSError as error:
+            self._say("snapshot.put_back_failed", {**fields, "reason": f"{error.strerror or error}"})
+            return
+        self._say("snapshot.put_back", fields)
 
     def prune(self, rung: e.RungFact) -> None:
         """Remove a rung, and say so, or why not."""

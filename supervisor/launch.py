@@ -5,7 +5,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from lastgood import contract
 from supervisor.core.events import RungFact
@@ -24,11 +24,15 @@ _MARK = re.compile(r"\{(?:snapshot|step|dir)\}")
 def arguments(settings: Settings, directory: str, snapshot: RungFact | None) -> list[str]:
     """The trainer's argv. `{snapshot}`, `{step}` and `{dir}` are filled in, each within its own word.
 
-    For the bundled trainer a bare `python` is the interpreter that runs this, since that one has the trainer installed.
+    For the bundled trainer a bare `python` is the interpreter that runs this, since that one has the trainer installed. What a
+    preset adds comes last, where it counts whatever a config file among the words says.
     """
     words = list(settings.trainer.command)
     if settings.bundled and words[0] in ("python", "python3"):
         words[0] = sys.executable
+    preset = settings.preset
+    for word in (*preset.arguments, *(preset.resume_arguments if snapshot is not None else ())):
+        words = _with(words, _filled(word, {"{dir}": directory}))
     if snapshot is None or settings.resume in _WAYS:
         return words
     values = {
@@ -37,6 +41,12 @@ def arguments(settings: Settings, directory: str, snapshot: RungFact | None) -> 
         "{dir}": directory,
     }
     return words + [_filled(word, values) for word in shlex.split(settings.resume)]
+
+
+def _with(words: list[str], argument: str) -> list[str]:
+    """The words with `--key=value` in the place of whatever they say under that key, at the end."""
+    key = argument.partition("=")[0] + "="
+    return [word for word in words if not word.startswith(key)] + [argument]
 
 
 def _filled(word: str, values: Mapping[str, str]) -> str:
@@ -51,6 +61,7 @@ def environment(
     incarnation: int,
     snapshot: RungFact | None,
     inherited: Mapping[str, str],
+    skip: Iterable[tuple[int, int]] = (),
 ) -> dict[str, str]:
     """The trainer's environment: what the supervisor inherited, the settings' additions, and the contract's names."""
     env = {name: value for name, value in inherited.items() if not name.startswith(_NOT_PASSED_ON)}
@@ -64,6 +75,8 @@ def environment(
         contract.ENV_CHECKPOINT_DIR: directory,
         contract.ENV_NOTES: notes_file(directory),
     }
+    if stretches := ",".join(f"{first}-{last}" for first, last in skip):
+        env[contract.ENV_SKIP_STEPS] = stretches
     if settings.prunes:
         env[contract.ENV_PRUNES] = "1"
     if snapshot is not None and settings.resume == "env":
@@ -90,3 +103,22 @@ def check_program(settings: Settings, where: str) -> None:
         raise UsageError(
             f"{where}: trainer.command: {program!r} is not a program that can be run; check its spelling, PATH and mode"
         )
+
+
+def check_arguments(settings: Settings, where: str) -> None:
+    """Refuse a command that saves elsewhere than where its preset looks. Raises UsageError, in one line."""
+    directory = os.path.realpath(settings.checkpoints.dir)
+    for argument in settings.preset.arguments:
+        key = argument.partition("=")[0]
+        if "{dir}" in argument and "=" in directory:
+            raise UsageError(
+                f"{where}: checkpoints.dir: {directory!r} has a `=`, which {key}= of the preset "
+                f"{settings.preset_name} does not take; name another folder"
+            )
+        for word in settings.trainer.command:
+            given = os.path.join(settings.trainer.cwd, word.removeprefix(f"{key}="))
+            if word.startswith(f"{key}=") and os.path.realpath(given) != directory:
+                raise UsageError(
+                    f"{where}: trainer.command: {word} is not the checkpoint directory {settings.checkpoints.dir!r}; "
+                    f"leave {key} out, or name that folder in both"
+                )

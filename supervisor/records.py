@@ -63,6 +63,12 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
          "fault": "id of the injected fault, or null",
          "step": "last step it told", "last_lines": "the end of its output"},
     ),
+    "trainer.diverged": Kind(
+        "warning",
+        "The loss is no longer finite; the run is stepped back.",
+        {"step": "where that showed, or null", "finite_step": "snapshots of later steps are not used; null when all are good",
+         "times": "divergences in a row", "skipping": "steps whose data the trainer is told to skip, first-last, or null"},
+    ),
     "trainer.stalled": Kind(
         "warning", "No life sign in time; the trainer is ended.",
         {"stage": "startup or running", "seconds": "time since the last life sign"},
@@ -97,6 +103,29 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
     ),
     "snapshot.set_aside_failed": Kind(
         "error", "A snapshot could not be set aside and is still where it was.", {**_SNAPSHOT, "reason": "what the system said"}
+    ),
+    "snapshot.suspected": Kind(
+        "warning", "The trainer died several times alike from a snapshot that is whole; an older one is tried.",
+        {**_SNAPSHOT, "deaths": "how many", "died_at": "step of the deaths, or null", "signature": "what they look like"},
+    ),
+    "snapshot.put_back": Kind(
+        "info", "A snapshot that was suspected is back in its place: it is not at fault.", _SNAPSHOT
+    ),
+    "snapshot.put_back_failed": Kind(
+        "warning", "A snapshot that is not at fault stays in quarantine.", {**_SNAPSHOT, "reason": "what stands in the way"}
+    ),
+    "snapshot.shelved": Kind(
+        "info", "A copy of a file that is overwritten in place was read back, sealed, and kept on the shelf.",
+        {**_SNAPSHOT, "how": "reflink, which shares the file's blocks, or copy", "bytes": "its size",
+         "seconds": "time the copying took"},
+    ),
+    "snapshot.shelve_failed": Kind(
+        "warning", "A file that is overwritten in place has no copy: a kill in its next save costs one more save's steps.",
+        {**_SNAPSHOT, "reason": "what the system said; for want of space the bytes needed and free"},
+    ),
+    "snapshot.unshelved": Kind(
+        "info", "A copy from the shelf is the file in place again, and the trainer goes on from it.",
+        {**_SNAPSHOT, "how": "reflink or copy", "bytes": "its size", "seconds": "time the copying took"},
     ),
     "snapshot.pruned": Kind("info", "Retention removed a snapshot.", _SNAPSHOT),
     "snapshot.prune_failed": Kind(
@@ -140,6 +169,11 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         "info", "The run was stopped on request; the next start goes on.",
         {"status": "exit status", "step": "step of the newest proven snapshot"},
     ),
+    "run.paused": Kind(
+        "info", "The trainer made room on request; the run waits to be resumed.",
+        {"step": "step of the newest proven snapshot, or null", "reached": "the highest step it reached, or null"},
+    ),
+    "run.resumed": Kind("info", "A paused run goes on.", {"step": "step of the newest proven snapshot, or null"}),
     "run.failed": Kind(
         "error", "The run cannot go on without a person.",
         {"status": "exit status", "reason": "why", "advice": "what to do"},

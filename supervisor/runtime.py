@@ -8,7 +8,8 @@ comes.
 import os
 import signal
 import time
-from typing import Any
+from dataclasses import replace
+from typing import Any, assert_never
 
 from supervisor.adapters import statefile
 from supervisor.adapters.journal import Journal
@@ -34,6 +35,8 @@ PAUSED_SECONDS = (
 STALLS = frozenset({e.Deadline.STARTUP, e.Deadline.RUNNING, e.Deadline.EXIT})
 AFTER_NOTES = (e.StepReported, e.SnapshotJudged, e.TrainerExited, e.TreeSwept)
 """What a trainer noted it had noted before it printed, saved or died with all its processes, and so it must be judged."""
+WISH_SIGNAL = signal.SIGUSR1
+"""Says that wanted.json has been replaced."""
 LINGER_SECONDS = 0.02  # how often those who were asked to stop are looked at after their shell has ended
 
 
@@ -51,7 +54,8 @@ class Runtime:
         self._deadlines: dict[e.Deadline, float] = {}
         self._mailbox = Mailbox()
         settle = settings.checkpoints.settle_seconds
-        verifier = Verifier(self._directory, settings.pattern, settle, run.foreign, run.isolated)
+        shelf = settings.preset.in_place is not None
+        verifier = Verifier(self._directory, settings.pattern, settle, run.foreign, run.isolated, has_shelf=shelf)
         self._trainer = TrainerSide(settings, self._directory, run.run_id, self._mailbox, self._post, self._say)
         self._files = DirectorySide(settings, self._directory, verifier, self._mailbox, self._post, self._say)
         self._status_at = 0.0
@@ -62,7 +66,10 @@ class Runtime:
         """Supervise until the run ends; returns the exit status."""
         become_subreaper()
         self._take_signals()
-        self._want("run")
+        if statefile.read_wanted(self._directory) == "pause":  # also after a reboot
+            self._state = replace(self._state, pause=True)
+        else:
+            self._want("run")
         self._say("supervisor.started", self._introduction())
         self._act(*machine.begin(self._state))
         try:
@@ -93,8 +100,20 @@ class Runtime:
     def _take_signals(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda received, _frame: self._post(e.StopRequested(received)))
+        signal.signal(WISH_SIGNAL, lambda _received, _frame: self._mailbox.hand(self._read_wish))
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that goes away takes no run with it
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+
+    def _read_wish(self) -> None:
+        """Somebody has changed wanted.json and said so; decided here and now, in order with all else."""
+        wishes: dict[str | None, e.Event] = {
+            "run": e.ResumeRequested(),
+            "pause": e.PauseRequested(),
+            "stop": e.StopRequested(signal.SIGTERM),
+        }
+        wanted = statefile.read_wanted(self._directory)
+        if wanted in wishes:
+            self._step(wishes[wanted])
 
     def _next_due(self) -> float:
         dues = [*self._deadlines.values(), self._files.due]
@@ -139,10 +158,10 @@ class Runtime:
         match order:
             case c.Record(event, fields, level):
                 self._say(event, dict(fields), level)
-            case c.JudgeLadder():
-                self._files.judge_ladder()
-            case c.SpawnTrainer(incarnation, snapshot):
-                self._trainer.spawn(incarnation, snapshot)
+            case c.JudgeLadder(passing, above):
+                self._files.judge_ladder(passing, above)
+            case c.SpawnTrainer(incarnation, snapshot, skip):
+                self._trainer.spawn(incarnation, snapshot, skip)
                 self._say_ready()
             case c.AskToStop():
                 self._trainer.ask_to_stop()
@@ -157,6 +176,8 @@ class Runtime:
                     self._deadlines.pop(deadline, None)
             case c.SetAside(rung, reason):
                 self._files.set_aside(rung, reason)
+            case c.PutBack(name, step):
+                self._files.put_back(name, step)
             case c.SealSnapshot(name):
                 self._files.seal(name)
             case c.PruneSnapshot(rung):
@@ -165,6 +186,8 @@ class Runtime:
                 self._save_memory(memory)
             case c.Exit(status):
                 self._status = int(status)
+            case _:
+                assert_never(order)
 
     def _keep_lock(self) -> None:
         """Take the lock anew when somebody removed its file; when another supervisor has it by now, end."""

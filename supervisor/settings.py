@@ -50,7 +50,7 @@ class Trainer(_Part):
     )
     preset: str | None = Field(
         None,
-        description="Which kind of trainer it is: lastgood or command. null: lastgood for `-m trainer`, else command.",
+        description="Which kind of trainer it is: lastgood, nanogpt or command. null: lastgood for `-m trainer`, else command.",
     )
     resume: Word | None = Field(
         None, description="env, self, never, or arguments with {snapshot}, {step}, {dir}. null: as the preset does."
@@ -88,7 +88,7 @@ class Checkpoints(_Part):
         description="Retention. null: last 3 for the bundled trainer, everything for trainers that rotate themselves.",
     )
     shelf: int = Field(
-        3, ge=2, description="Sealed copies kept of a file overwritten in place.", json_schema_extra=_NOT_YET
+        3, ge=2, description="Sealed copies kept of a file overwritten in place, where keep does not say otherwise."
     )
     settle_seconds: Seconds = Field(1.0, description="A file unchanged for this long is no longer being written.")
     rescan_seconds: Seconds = Field(
@@ -119,7 +119,7 @@ class StallSettings(_Part):
 class Divergence(_Part):
     """What to do about a loss that is not finite."""
 
-    rollbacks: int = Field(3, ge=0, description="How often to step back.", json_schema_extra=_NOT_YET)
+    rollbacks: int = Field(3, ge=0, description="How often in a row to step back before the run ends.")
 
 
 class Log(_Part):
@@ -182,7 +182,13 @@ class Settings(_Part):
     @property
     def prunes(self) -> bool:
         """Whether the supervisor removes old snapshots; a trainer that rotates its own is left to it unless told otherwise."""
-        return self.checkpoints.keep is not None or not self.preset.rotates
+        return self.preset.in_place is None and (self.checkpoints.keep is not None or not self.preset.rotates)
+
+    @property
+    def shelf_keep(self) -> Keep:
+        """What is kept on the shelf."""
+        keep = self.checkpoints.keep
+        return Keep(self.checkpoints.shelf) if keep is None else Keep(keep.last, keep.every)
 
     @property
     def resume(self) -> str:
@@ -213,7 +219,9 @@ class Settings(_Part):
             stall=Stall(self.stall.startup_seconds, self.stall.running_seconds, self.stall.exit_seconds),
             grace_seconds=self.trainer.grace_seconds,
             allow_fresh_start=allow_fresh_start,
-            low_steps_max=1 if self.preset_name == "lastgood" or self.trainer.step_pattern else 2,
+            rollbacks=self.divergence.rollbacks,
+            skips_data=self.preset_name == "lastgood",
+            low_steps_max=1 if self.preset.knows_steps or self.trainer.step_pattern else 2,
         )
 
 
@@ -234,6 +242,7 @@ def _check(settings: Settings) -> None:
         raise ValueError("trainer.command: there is no command to run; write it as a list, [python, train.py]")
     if not checkpoints.dir:
         raise ValueError("checkpoints.dir: it is not said where snapshots appear; write a folder, out/my-run")
+    _check_in_place(settings)
     _check_resume(settings)
     _check_patterns(settings)
     if (keep := checkpoints.keep) is not None:
@@ -241,6 +250,22 @@ def _check(settings: Settings) -> None:
     first, largest = settings.restarts.backoff_seconds
     if first > largest:
         raise ValueError(f"restarts.backoff_seconds: the first delay {first} is larger than the largest {largest}")
+
+
+def _check_in_place(settings: Settings) -> None:
+    """A trainer with a shelf has one file and one way to resume from it."""
+    name, preset = settings.preset.in_place, settings.preset_name
+    if name is None:
+        return
+    if settings.trainer.resume is not None:
+        raise ValueError(
+            f"trainer.resume: with the preset {preset} the newest good {name} is put in place and "
+            f"{' '.join(settings.preset.resume_arguments)} is added; leave it out"
+        )
+    if settings.checkpoints.pattern is not None:
+        raise ValueError(
+            f"checkpoints.pattern: with the preset {preset} the snapshot is {name}; leave it out, or use the preset command"
+        )
 
 
 def _check_resume(settings: Settings) -> None:

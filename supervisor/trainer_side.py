@@ -60,10 +60,10 @@ class TrainerSide:
         """Sleep until the trainer dies, something is handed over, or the time is up."""
         self._poll.poll(seconds * 1000 + 1)
 
-    def spawn(self, incarnation: int, snapshot: e.RungFact | None) -> None:
+    def spawn(self, incarnation: int, snapshot: e.RungFact | None, skip: tuple[tuple[int, int], ...] = ()) -> None:
         """Start an incarnation; tells TrainerSpawned or SpawnFailed."""
         argv = launch.arguments(self._settings, self._directory, snapshot)
-        env = launch.environment(self._settings, self._directory, self._run_id, incarnation, snapshot, os.environ)
+        env = launch.environment(self._settings, self._directory, self._run_id, incarnation, snapshot, os.environ, skip)
         self._notes.begin(incarnation)
         try:
             child = Child.spawn(argv, cwd=self._settings.trainer.cwd, env=env)

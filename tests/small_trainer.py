@@ -56,16 +56,20 @@ def main() -> None:  # noqa: C901 - one bad habit a line
         os.write(1, b'\x88\xff\xc1\x1c\n\xed\xa0\x80\0\x1b[31m{"a": 1}\n' + b"x" * 300_000)
     if resumed and "refuse" in habits:
         sys.exit("RuntimeError: Weights only load failed")
+    skipped = [tuple(map(int, one.split("-"))) for one in os.environ.get("LASTGOOD_SKIP_STEPS", "").split(",") if one]
+    start = step
     while step < steps:
         time.sleep(float(options.get("pause", 0.02)))
         step += 1
-        print(f"step {step}: loss {4 / step:.4f}", flush=True)
+        bad = "diverge" in habits and step >= int(habits["diverge"])
+        bad = bad and not any(low <= int(habits["diverge"]) <= high for low, high in skipped)
+        print(f"step {step}: loss {'nan' if bad else f'{4 / step:.4f}'}", flush=True)
         if step % every == 0:
             save(folder, step)
         if first and habits.get("die") == str(step):
             os.kill(os.getpid(), signal.SIGKILL)
-        if habits.get("always-die") == str(step):
-            sys.exit(1)
+        if habits.get("always-die") == str(step) or (habits.get("cursed") == str(start) and step == start + 2):
+            sys.exit(f"RuntimeError: no luck at {time.time()}")
         if habits.get("hang") == str(step) and first:
             time.sleep(300)
         if habits.get("nothing") == str(step):

@@ -17,7 +17,7 @@ TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 330
 PURE_LIBRARY = {"contract", "verdict", "naming", "choose", "keep"}
-PURE_BUILTINS = {"os", "re", "collections", "dataclasses", "enum", "typing", "errno", "random", "signal"}
+PURE_BUILTINS = {"os", "re", "collections", "dataclasses", "enum", "math", "typing", "errno", "random", "signal"}
 
 
 def imports_of(path: Path) -> set[str]:

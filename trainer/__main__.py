@@ -4,10 +4,18 @@ import os
 import signal
 import sys
 
-from lastgood.contract import ENV_CHECKPOINT_DIR, EXIT_DIVERGED
+from lastgood.contract import ENV_CHECKPOINT_DIR
 from lastgood.notes import note_ending
 from trainer.distributed import is_first
-from trainer.settings import EXIT_USAGE, UsageError, help_text, read_arguments, source_of
+from trainer.settings import (
+    EXIT_NO_SNAPSHOT,
+    EXIT_USAGE,
+    NoSnapshotError,
+    UsageError,
+    help_text,
+    read_arguments,
+    source_of,
+)
 
 
 def main(arguments: list[str]) -> int:
@@ -18,7 +26,9 @@ def main(arguments: list[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):  # nothing to save before the first step: just end
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     status = run(arguments)
-    if status in (EXIT_USAGE, EXIT_DIVERGED):
+    for number in (signal.SIGTERM, signal.SIGINT):  # it is decided how this ends
+        signal.signal(number, signal.SIG_IGN)
+    if status == EXIT_USAGE:
         note_ending(os.environ.get(ENV_CHECKPOINT_DIR, ""), status)
     return status
 
@@ -35,6 +45,10 @@ def run(arguments: list[str]) -> int:
         if is_first():
             print(f"trainer: {where}{error}", file=sys.stderr)
         return EXIT_USAGE
+    except NoSnapshotError as error:
+        if is_first():
+            print(f"trainer: {error}", file=sys.stderr)
+        return EXIT_NO_SNAPSHOT
     except ModuleNotFoundError as error:
         print(f"trainer: {error}; install it with: pip install 'lastgood[trainer]'", file=sys.stderr)
         return EXIT_USAGE

@@ -11,12 +11,13 @@ import gc
 import io
 import math
 import os
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from trainer.settings import Settings, UsageError
+from trainer.settings import NoSnapshotError, Settings, UsageError
 
 Result = TypeVar("Result")
 
@@ -59,10 +60,10 @@ class Ranks:
         if self.count == 1:
             return act()
         result: Any = None
-        refusal: UsageError | SystemExit | None = None
+        refusal: UsageError | NoSnapshotError | SystemExit | None = None
         try:
             result = act()
-        except (UsageError, SystemExit) as error:
+        except (UsageError, NoSnapshotError, SystemExit) as error:
             refusal = error
         first = next((one for one in self.objects(refusal) if one is not None), None)
         if first is None:
@@ -96,20 +97,33 @@ def place(environ: Mapping[str, str]) -> Ranks:
     try:
         rank, count = int(environ["RANK"]), int(environ["WORLD_SIZE"])
         local_rank, local_count = environ.get("LOCAL_RANK", rank), environ.get("LOCAL_WORLD_SIZE", count)
-        return Ranks(rank, count, int(local_rank), int(local_count))
+        ranks = Ranks(rank, count, int(local_rank), int(local_count))
     except ValueError:
         raise UsageError("", "RANK and WORLD_SIZE must be numbers; unset them, or start with torchrun") from None
+    if not 0 <= rank < count:
+        raise UsageError("", f"RANK {rank} is not one of WORLD_SIZE {count}; unset both, or start with torchrun")
+    return ranks
 
 
 def is_first() -> bool:
-    """Whether this process, of one or of several, is the one that speaks."""
-    return os.environ.get("RANK", "0") == "0" or os.environ.get("WORLD_SIZE", "1") == "1"
+    """Whether this process, of one or of several, is the one that speaks; one with an impossible place does."""
+    rank, count = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    if not (rank.isdecimal() and count.isdecimal()):
+        return True
+    return int(rank) == 0 or int(rank) >= int(count)
 
 
 def say(line: str) -> None:
-    """Print a line where it is to be seen once; whoever watches the output sees it at once."""
-    if is_first():
+    """Print a line where it is to be seen once; whoever watches the output sees it at once.
+
+    Where nobody can any more, for the disk under it is full or the reader is gone, that is no reason to lose a run.
+    """
+    if not is_first():
+        return
+    try:
         print(line, flush=True)
+    except OSError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - to the end of the process
 
 
 @contextlib.contextmanager
@@ -131,7 +145,7 @@ def joined(ranks: Ranks, settings: Settings) -> Iterator[None]:
     try:
         yield
         ranks.numbers(0)  # none leaves while another still works
-    except (RuntimeError, SystemExit, UsageError) as error:
+    except (RuntimeError, SystemExit, UsageError, NoSnapshotError) as error:
         traceback.clear_frames(error.__traceback__)
         if isinstance(error, distributed.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error)):
             problem = f"trainer: rank {ranks.rank} lost another one ({str(error).splitlines()[0][:200]})"

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 
 from lastgood import contract
+from trainer.distributed import say
 from trainer.settings import UsageError
 
 METRICS_FILE = "metrics.jsonl"  # in out_dir, one line for every step
@@ -20,9 +21,10 @@ class Metrics:
     def __init__(self, descriptor: int, incarnation: int) -> None:
         self._descriptor = descriptor
         self._incarnation = incarnation
+        self._lost: str | None = None  # why, while lines cannot be written
 
     def record(self, step: int, loss: float, norm: float, lr: float, tokens_per_second: float, exact: bool) -> None:
-        """Append the line of one step. One that cannot be written costs a warning, and no more."""
+        """Append the line of one step. Where that cannot be done it costs a warning, once, and no more."""
         line = {
             "step": step,
             "loss": loss if math.isfinite(loss) else None,  # JSON knows no NaN
@@ -33,10 +35,21 @@ class Metrics:
             "exact": exact,  # whether this is, as far as known, what a run without any interruption computes
             "incarnation": self._incarnation,
         }
+        lost = self._append(json.dumps(line).encode() + b"\n")
+        if lost != self._lost and lost is not None:
+            say(f"warning: metrics from step {step} on are lost: {lost}")
+        self._lost = lost
+
+    def _append(self, line: bytes) -> str | None:
+        """Why a line could not be appended; a part of one is taken back, or it would spoil the next."""
         try:
-            os.write(self._descriptor, json.dumps(line).encode() + b"\n")
+            written = os.write(self._descriptor, line)
+            if written == len(line):
+                return None
+            os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - written)
         except OSError as error:
-            print(f"warning: metrics of step {step} are lost: {error.strerror}", flush=True)
+            return str(error.strerror)
+        return "No space left for a whole line"
 
 
 @contextlib.contextmanager

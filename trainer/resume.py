@@ -8,16 +8,18 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from lastgood import CheckpointManager, contract, restore_rng_state
 from lastgood.payload import load_plain_state_dict
 from lastgood.rungs import scan
-from trainer.data import GPT2_VOCABULARY
+from trainer.data import GPT2_VOCABULARY, characters_of
 from trainer.distributed import Ranks, say
 from trainer.model import ModelArgs, without_masks
+from trainer.payload import NO_LOSS_YET, fault_of, without_moments
 from trainer.saving import one_line
-from trainer.settings import GPT2_SHAPES, Settings, UsageError
+from trainer.settings import GPT2_SHAPES, NoSnapshotError, Settings, UsageError
 
-NO_LOSS_YET = 1e9  # best_val_loss before the first evaluation, as in nanoGPT
 SCHEDULE_KEYS = ("learning_rate", "decay_lr", "warmup_iters", "lr_decay_iters", "min_lr")
 # Settings that decide what a step computes: change one and it is another run from there on.
 EXACT_KEYS = (
@@ -34,8 +36,6 @@ EXACT_KEYS = (
     "compile",
     "seed",
 )
-NEEDED = frozenset({"model", "optimizer", "model_args", "iter_num"})
-"""Keys of a payload without which there is nothing to go on with; nanoGPT's has them too."""
 
 
 def follow_supervisor(settings: Settings, environ: Mapping[str, str]) -> Settings:
@@ -71,17 +71,19 @@ def load(
     try:
         payload = read(manager, start, given=start == environ.get(contract.ENV_RESUME_FROM))
     except (OSError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
-        problem = f"trainer: cannot resume: {one_line(error)}"
-        raise SystemExit(f"{problem}; `lastgood list {manager.checkpoint_dir}` says what is there") from None
+        folder = manager.checkpoint_dir if start == "auto" else os.path.dirname(os.path.abspath(start))
+        raise NoSnapshotError(
+            f"cannot resume: {one_line(error)}; `lastgood list {folder}` says what is there"
+        ) from None
     if payload is None and settings.init_from == "resume":
         problem = f"resume, but {settings.out_dir} holds no snapshot to go on with"
         raise UsageError("init_from", f"{problem}; leave init_from out to begin anew, or name another out_dir")
-    if payload is not None and not (isinstance(payload, dict) and payload.keys() >= NEEDED):
+    if payload is not None and (fault := fault_of(payload)):
         what = f"the newest good file in {settings.out_dir}" if start == "auto" else start
-        problem = f"{what} is not a snapshot of this trainer or of nanoGPT"
+        problem = f"{what} is not a snapshot of this trainer or of nanoGPT: {fault}"
         raise UsageError("", f"{problem}; name one with --resume=PATH, or another out_dir")
     payload = payload or {}
-    if environ.get(contract.ENV_SUPERVISED) != "1":
+    if environ.get(contract.ENV_SUPERVISED) != "1" and not settings.eval_only:
         warn_of_newer(manager, payload.get("iter_num", -1))
     theirs = (payload.get("made_with") or {}).get("world_size", world_size)
     if theirs != world_size:
@@ -119,7 +121,7 @@ def warn_of_newer(manager: CheckpointManager, step: int) -> None:
         say(f"warning: {newest.path} is newer, and resume: auto would take it; use another out_dir")
 
 
-def shape_of_model(settings: Settings, vocab_size: int, payload: dict[str, Any]) -> ModelArgs:
+def shape_of_model(settings: Settings, folder: str, vocab_size: int, payload: dict[str, Any]) -> ModelArgs:
     """The model to build; refused if the snapshot holds another one."""
     names = [field.name for field in dataclasses.fields(ModelArgs) if field.name != "vocab_size"]
     args = {name: getattr(settings, name) for name in names} | {"vocab_size": vocab_size}
@@ -133,6 +135,10 @@ def shape_of_model(settings: Settings, vocab_size: int, payload: dict[str, Any])
         key = different[0].split()[0]
         problem = f"the snapshot is of another model: {', '.join(different)}"
         raise UsageError(key, f"{problem}; change it back, or give this run another out_dir")
+    characters, ours = payload.get("vocabulary"), characters_of(folder)
+    if isinstance(characters, str) and ours is not None and not characters.startswith(ours):
+        problem = "its characters are not those that the snapshot's model knows, in their order"
+        raise UsageError("data", f"{problem}; give the data it was trained on, or this run another out_dir")
     known = theirs["vocab_size"] if payload else fresh_vocabulary(settings, vocab_size)
     if known < vocab_size:
         problem = f"the data has {vocab_size} different tokens, the snapshot's model knows only {known}"
@@ -165,15 +171,21 @@ def restore(payload: dict[str, Any], model: Any, optimizer: Any, scaler: Any, ra
     try:
         load_plain_state_dict(model, without_masks(payload["model"]))
         load_moments(optimizer, payload["optimizer"])
-    except (RuntimeError, ValueError, KeyError) as error:
-        problem = f"the snapshot does not fit: {one_line(error)}"
+        fresh = without_moments(optimizer) if payload["iter_num"] else 0
+    except (RuntimeError, ValueError, KeyError, TypeError) as error:
+        problem = f"the snapshot does not fit: {one_line(error)[:300]}"
         raise UsageError("", f"{problem}; name another with --resume=PATH, or another out_dir") from None
     if payload.get("scaler"):
         scaler.load_state_dict(payload["scaler"])
     rng = payload["rng_of_ranks"][ranks.rank] if payload.get("rng_of_ranks") else payload.get("rng")
     generators = restore_rng_state(rng) if rng else []
     device = next(model.parameters()).device.type
-    return Restored(*parts_of(payload, generators, scaler.is_enabled(), device))
+    restored = Restored(*parts_of(payload, generators, scaler.is_enabled(), device))
+    if fresh:
+        restored.missing.append(f"moments of {fresh} of the model's tensors")
+    if any(tensor.dtype != torch.float32 for tensor in payload["model"].values() if tensor.is_floating_point()):
+        restored.missing.append("weights in float32")
+    return restored
 
 
 def go_on(payload: dict[str, Any], restored: Restored, extra: dict[str, Any], ranks: Ranks) -> int:
@@ -247,7 +259,7 @@ def changes_of(payload: dict[str, Any], extra: dict[str, Any]) -> list[str]:
 def stretches_told(payload: dict[str, Any], environ: Mapping[str, str]) -> list[list[int]]:
     """The stretches of steps whose data is to be skipped: those that the snapshot knows, and those told now."""
     told = []
-    for word in filter(None, environ.get(contract.ENV_SKIP_STEPS, "").split(",")):
+    for word in filter(None, map(str.strip, environ.get(contract.ENV_SKIP_STEPS, "").split(","))):
         match = re.fullmatch(r"(\d{1,18})-(\d{1,18})", word)
         if not match or not 0 < int(match[1]) <= int(match[2]):
             problem = f"{word!r} is not understood; write first-last, such as 120-140"

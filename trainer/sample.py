@@ -15,15 +15,10 @@ from typing import Any, NoReturn
 from lastgood import latest_healthy
 from lastgood.checkpoint import load_verified
 from lastgood.payload import load_plain_state_dict
-from trainer.settings import EXIT_USAGE, UsageError
+from trainer.settings import EXIT_NO_SNAPSHOT, EXIT_USAGE, NoSnapshotError, UsageError
 
-EXIT_NO_SNAPSHOT = 3  # as `lastgood latest`
 GPT2_VOCABULARIES = (50257, 50304)  # of GPT-2's encoding: exactly, and rounded up
 SEPARATOR = "---------------"  # between samples, as in nanoGPT
-
-
-class NoSnapshotError(Exception):
-    """There is no snapshot whose bytes are good: one line, exit status 3."""
 
 
 class Options(argparse.ArgumentParser):

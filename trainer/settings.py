@@ -5,9 +5,9 @@ Read from a YAML file, then from `--key=value` arguments. Without torch, so that
 
 import dataclasses
 import difflib
-import math
 import os
 import re
+import sys
 import typing
 from typing import Any
 
@@ -25,6 +25,16 @@ GPT2_SHAPES = {  # the four published models; all see 1024 positions and have bi
 }
 
 STARTS = ("scratch", "resume", *GPT2_SHAPES)
+NANOGPTS = {  # keys of nanoGPT's that are called otherwise here, or have no counterpart
+    "dataset": "the data is named with data",
+    "always_save_checkpoint": "a snapshot is saved every save_interval steps",
+    "backend": "it follows from device",
+    "wandb_log": "metrics.jsonl in out_dir has every step",
+    "wandb_project": "metrics.jsonl in out_dir has every step",
+    "wandb_run_name": "metrics.jsonl in out_dir has every step",
+}
+NUMBER_MAX = 2**31  # of whole numbers; no count of anything here is larger
+EXIT_NO_SNAPSHOT = 3  # exit status where there are snapshots and none is good, as of `lastgood latest`
 EXIT_USAGE = 2  # exit status of a command that was asked for something it cannot do
 
 
@@ -40,6 +50,10 @@ class UsageError(Exception):
     def __reduce__(self) -> tuple[type, tuple[str, str]]:
         """How it is told to other processes."""
         return type(self), (self.key, self.problem)
+
+
+class NoSnapshotError(Exception):
+    """There are snapshots, and none that is good: one line, and EXIT_NO_SNAPSHOT."""
 
 
 def key(default: Any, meaning: str, **limits: Any) -> Any:
@@ -96,7 +110,7 @@ class Settings:
     compile: bool = key(False, "compile the model with torch.compile")
     seed: int = key(1337, "of the weights, the batches and dropout", least=0, below=2**63)
     deterministic: bool | None = key(None, "only exactly repeatable arithmetic; null means: on the CPU")
-    threads: int = key(0, "CPU threads; 0 leaves the number to torch", least=0)
+    threads: int = key(0, "CPU threads; 0 leaves the number to torch", least=0, below=1025)
     rank_timeout_seconds: float = key(600.0, "how long one of several processes waits for another", least=1.0)
 
     def __post_init__(self) -> None:
@@ -142,8 +156,9 @@ def check_value(field: Any, value: Any) -> None:
         raise UsageError(field.name, f"{value!r} is not known; choose {' or '.join(limits['choices'])}")
     if "least" in limits and value < limits["least"]:
         raise UsageError(field.name, f"must be at least {limits['least']}, not {value}")
-    if "below" in limits and value >= limits["below"]:
-        raise UsageError(field.name, f"must be below {limits['below']}, not {value}")
+    below = limits.get("below", NUMBER_MAX if KINDS[field.name] is int else None)
+    if below is not None and value >= below:
+        raise UsageError(field.name, f"must be below {below}, not {value}")
     if value == "":
         raise UsageError(field.name, "must not be empty; leave the key out to have its default")
 
@@ -168,7 +183,7 @@ def has_kind(value: Any, kind: Any) -> bool:
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool)
     if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     return isinstance(value, kind)
 
 
@@ -183,9 +198,14 @@ def read_arguments(arguments: list[str]) -> Settings:
             raise UsageError("", f"command line: {argument!r} is not understood; write --key=value")
         try:
             values[name] = yaml.safe_load(text)
-        except yaml.YAMLError:
-            raise UsageError(name, f"{text!r} is not a YAML value; put it in quotes") from None
+        except (yaml.YAMLError, *NO_VALUE):
+            shown = text if len(text) <= 40 else f"{text[:40]}..."
+            raise UsageError(name, f"{shown!r} is not a YAML value; put it in quotes") from None
     return from_values(values)
+
+
+NO_VALUE = (ValueError, KeyError, AttributeError, OverflowError, RecursionError)
+"""What the YAML reader raises besides its own error: for a date that is none, a number too long, a tag that does not fit."""
 
 
 def read_file(path: str) -> dict[str, Any]:
@@ -201,8 +221,13 @@ def read_file(path: str) -> dict[str, Any]:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         problem = " ".join(str(error.problem).split())
         raise UsageError("", f"{path}: line {line}: {problem}; write lines of the form `key: value`") from None
-    except (yaml.YAMLError, ValueError):
-        raise UsageError("", f"{path}: holds something YAML does not allow; save it as plain UTF-8 text") from None
+    except UnicodeDecodeError:
+        raise UsageError("", f"{path}: is not UTF-8 text; convert it first") from None
+    except (yaml.YAMLError, *NO_VALUE) as error:
+        problem = " ".join(str(error).split())[:200]
+        raise UsageError(
+            "", f"{path}: holds something YAML does not allow ({problem}); put such values in quotes"
+        ) from None
     if values is None:  # an empty file: every key has its default
         return {}
     if not isinstance(values, dict) or not isinstance(node, yaml.MappingNode):
@@ -218,9 +243,9 @@ def from_values(values: dict[str, Any]) -> Settings:
     """Settings from plain values; an unknown key is refused with the nearest known one."""
     for name in values:
         if name not in FIELDS:
-            near = difflib.get_close_matches(name, FIELDS, n=1, cutoff=0.4)
+            near = difflib.get_close_matches(name, FIELDS, n=1, cutoff=0.6)
             cure = f"did you mean {near[0]}?" if near else "--help lists the keys"
-            raise UsageError(name, f"unknown key; {cure}")
+            raise UsageError(name or "''", f"unknown key; {NANOGPTS.get(name, cure)}")
     shape = GPT2_SHAPES.get(str(values.get("init_from")), {})  # what is left out is GPT-2's
     return Settings(**shape | {name: convert(name, value) for name, value in values.items()})
 

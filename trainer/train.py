@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import math
 import os
+import signal
 import time
 from typing import Any
 
@@ -19,14 +20,15 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from lastgood import capture_rng_state, contract, restore_rng_state
-from trainer.data import batch, batch_seed, characters_of, open_data, prepare
+from lastgood.notes import note_ending
+from trainer.data import batch, batch_seed, open_data, prepare
 from trainer.distributed import Ranks, joined, place, say
 from trainer.gpt2 import load_gpt2
 from trainer.metrics import Metrics, open_metrics
-from trainer.model import GPT, ModelArgs
+from trainer.model import GPT
+from trainer.payload import extras, made_with
 from trainer.progress import Told, shown
 from trainer.resume import (
-    NO_LOSS_YET,
     SCHEDULE_KEYS,
     follow_supervisor,
     go_on,
@@ -77,7 +79,7 @@ def train_joined(settings: Settings, ranks: Ranks) -> int:
     with caught_signals() as stop, contextlib.ExitStack() as outputs:
         saves, metrics = ranks.together(lambda: open_outputs(settings, ranks, outputs))
         payload = ranks.first(lambda: load(saves.manager, start, settings, ranks.count, os.environ) if saves else {})
-        args = ranks.together(lambda: shape_of_model(settings, vocab_size, payload))
+        args = ranks.together(lambda: shape_of_model(settings, folder, vocab_size, payload))
         seed_everything(settings.seed)
         model = GPT(args).to(settings.device)
         betas = (settings.beta1, settings.beta2)
@@ -112,29 +114,6 @@ def train_joined(settings: Settings, ranks: Ranks) -> int:
             status = loop(run, step, told)
         ranks.together(outputs.close)  # the last save is confirmed
         return status
-
-
-def extras(settings: Settings, args: ModelArgs, folder: str, payload: dict[str, Any]) -> dict[str, Any]:
-    """What goes into every snapshot beside the state: the settings, and what is known so far."""
-    return {
-        "model_args": dataclasses.asdict(args),
-        "config": dataclasses.asdict(settings) | {"dataset": os.path.abspath(folder)},  # for nanoGPT's sample.py
-        "vocabulary": characters_of(folder),  # for trainer.sample, where the data is not
-        "best_val_loss": float(payload.get("best_val_loss") or NO_LOSS_YET),  # nanoGPT's is a tensor
-        "evaluated_step": payload.get("evaluated_step", -1),
-    }
-
-
-def made_with(digest: str, device: str, ranks: Ranks) -> dict[str, Any]:
-    """What besides the settings decides the last bit of a result."""
-    return {
-        "data": digest,
-        "torch": str(torch.__version__),
-        "threads": torch.get_num_threads(),
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "machine": torch.cuda.get_device_name() if device == "cuda" else torch.backends.cpu.get_cpu_capability(),
-        "world_size": ranks.count,
-    }
 
 
 def open_outputs(
@@ -173,16 +152,14 @@ def loop(run: Run, step: int, told: Told) -> int:
         number = asked_to_stop(run)
         ends = step >= settings.max_iters or number > 0
         if strikes and step >= settings.max_iters:
-            say(f"diverged at step {step}, the last one: its loss is not finite; nothing is saved")
-            return contract.EXIT_DIVERGED
+            return diverged(run, step, "its loss is not finite, and it is the last one")
         if step != saved and not strikes and (is_due(step, settings.save_interval) or ends):
             if not has_finite_weights(run.plain_model):
-                say(f"diverged at step {step}: weights are not finite; nothing is saved")
-                return contract.EXIT_DIVERGED
+                return diverged(run, step, "weights are not finite")
             save(run, step, ends)
             saved = step
         if ends:
-            return 0 if step >= settings.max_iters else 128 + number
+            return ended(run, step, saved, number)
         step += 1
         started = time.perf_counter()
         loss, norm = update(run, step)
@@ -190,12 +167,28 @@ def loop(run: Run, step: int, told: Told) -> int:
         strikes = 0 if math.isfinite(loss) else strikes + 1
         skips = 0 if math.isfinite(loss) and math.isfinite(norm) else skips + 1
         if strikes == STRIKES or skips == (SKIPS if run.scaler.is_enabled() else 1):
-            say(f"diverged at step {step}: loss {loss}, gradient norm {norm}; nothing is saved")
-            return contract.EXIT_DIVERGED
+            return diverged(run, step, f"loss {loss}, gradient norm {norm}")
         if run.metrics is not None:
             speed = settings.tokens_per_step / seconds
             run.metrics.record(step, loss, norm, learning_rate(settings, step), speed, is_exact(run))
         told(step, loss, seconds)
+
+
+def ended(run: Run, step: int, saved: int, number: int) -> int:
+    """Say how it ended and what is kept of it; gives the exit status."""
+    kept = f"snapshot {saved} is saved" if saved else "there is no snapshot"
+    if step >= run.settings.max_iters:
+        say(f"done at step {step}, max_iters is {run.settings.max_iters}; {kept}")
+        return 0
+    say(f"stopped at step {step} by {signal.Signals(number).name}; {kept}")
+    return 128 + number
+
+
+def diverged(run: Run, step: int, why: str) -> int:
+    """Say so, here and to a supervisor, who may tell the next start to skip the data; gives the exit status."""
+    say(f"diverged at step {step}: {why}; nothing is saved")
+    note_ending(run.settings.out_dir, contract.EXIT_DIVERGED, step)
+    return contract.EXIT_DIVERGED
 
 
 def asked_to_stop(run: Run) -> int:

@@ -117,7 +117,11 @@ def _fallback(found: dict[str, Any], incarnation: int) -> TrainerFellBack:
 def _ending(found: dict[str, Any], incarnation: int) -> EndingNoted | None:
     """0 is left out too: that a run is done is for its exit status to say."""
     status = _number(found.get("status"))
-    return None if status is None or not 1 <= status <= STATUS_MAX else EndingNoted(incarnation, status)
+    return (
+        None
+        if status is None or not 1 <= status <= STATUS_MAX
+        else EndingNoted(incarnation, status, _number(found.get("step")))
+    )
 
 
 def _text(value: object) -> str:

@@ -27,8 +27,10 @@ def set_aside(checkpoint_dir: str, name: str, finding: dict[str, Any]) -> str:
     """
     base = os.path.join(checkpoint_dir, STATE_DIR, QUARANTINE_DIR)
     os.makedirs(base, exist_ok=True)
+    source = os.path.join(checkpoint_dir, name)
+    folder, name = os.path.split(source)  # a copy on the shelf is called by its path
     place = _fresh_folder(base, f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{name}")
-    source, target = os.path.join(checkpoint_dir, name), os.path.join(place, name)
+    target = os.path.join(place, name)
     try:
         _write_reason(place, finding)
         os.rename(source, target)
@@ -37,9 +39,35 @@ def set_aside(checkpoint_dir: str, name: str, finding: dict[str, Any]) -> str:
         raise
     for seal in (seal_path(source), bound_seal_path(source)):
         _move_if_there(seal, place)
-    for folder in (place, base, checkpoint_dir):
-        _settle(folder)
+    for one in (place, base, folder):
+        _settle(one)
     return target
+
+
+def put_back(checkpoint_dir: str, name: str) -> None:
+    """Undo the last `set_aside` of a name: the seal goes back before the data, as when it was published.
+
+    Raises OSError, with nothing lost: FileExistsError when the name is taken by now, FileNotFoundError without such a snapshot.
+    """
+    base, target = os.path.join(checkpoint_dir, STATE_DIR, QUARANTINE_DIR), os.path.join(checkpoint_dir, name)
+    folder, name = os.path.split(target)  # a copy on the shelf is called by its path
+    places = [os.path.join(base, one) for one in sorted(os.listdir(base), reverse=True)]
+    place = next((one for one in places if os.path.lexists(os.path.join(one, name))), None)
+    if place is None:
+        raise FileNotFoundError(errno.ENOENT, "it is not in quarantine", target)
+    if os.path.lexists(target):
+        raise FileExistsError(errno.EEXIST, "there is another one of that name by now", target)
+    source = os.path.join(place, name)
+    for seal, back in (
+        (seal_path(source), seal_path(target)),
+        (os.path.join(place, f"{name}.json"), bound_seal_path(target)),
+    ):
+        if os.path.lexists(seal) and not os.path.lexists(back):
+            os.rename(seal, back)
+    os.rename(source, target)
+    _give_up(place)
+    for one in (folder, base):
+        _settle(one)
 
 
 def _fresh_folder(base: str, name: str) -> str:

@@ -11,7 +11,7 @@ import re
 import reprlib
 import time
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import NoneType
 from typing import Any
 
@@ -21,10 +21,12 @@ from lastgood.naming import partial_name, partial_of
 from lastgood.publish import fsync_folder, remove_if_there, write_durably
 from lastgood.regular import regular
 from lastgood.seal import Identity
+from supervisor import trouble
 from supervisor.core import budget
 from supervisor.core.memory import Memory
 from supervisor.errors import AlreadySupervisedError, UsageError
 from supervisor.leftovers import partials
+from supervisor.trouble import value
 
 VERSION = 1
 LOCK_WAIT_SECONDS = 2.0  # a supervisor that is just ending needs a moment; one that is not will not be gone in a minute
@@ -178,44 +180,37 @@ def read_run(checkpoint_dir: str, now: float) -> RunFile | None:
 
 def _decoded(content: Any, now: float) -> RunFile:
     """The run that run.json holds. Raises ValueError for anything that this software did not write."""
-    version = _value(content, "version", int)
+    version = value(content, "version", int)
     if version != VERSION:
         raise ValueError(f"its version is {version}, and this software knows {VERSION}")
-    spent = _value(content, "budget", dict)
+    spent = value(content, "budget", dict)
     memory = Memory(
-        high_water=_value(content, "high_water", int, NoneType),
-        reached=_value(content, "reached", int, NoneType),
-        incarnation=_value(content, "incarnation", int),
-        done=_value(content, "done", int, NoneType),
-        ever_proven=_value(content, "ever_proven", bool),
-        born_empty=_value(content, "born_empty", bool),
+        high_water=value(content, "high_water", int, NoneType),
+        reached=value(content, "reached", int, NoneType),
+        incarnation=value(content, "incarnation", int),
+        done=value(content, "done", int, NoneType),
+        ever_proven=value(content, "ever_proven", bool),
+        born_empty=value(content, "born_empty", bool),
+        blame=trouble.blame(content.get("blame")),
+        divergence=trouble.divergence(content.get("divergence")),
+        skip=tuple(map(trouble.stretch, value({"skip": [], **content}, "skip", list))),
         budget=budget.rejuvenated(
-            _ages(spent, "fruitless_ages"), _ages(spent, "recent_ages"), _value(spent, "ever_progressed", bool), now
+            _ages(spent, "fruitless_ages"), _ages(spent, "recent_ages"), value(spent, "ever_progressed", bool), now
         ),
     )
-    run_id = _value(content, "run_id", str)
+    run_id = value(content, "run_id", str)
     if not _RUN_ID.fullmatch(run_id):
         raise ValueError(f"its run_id is {reprlib.repr(run_id)}")
-    foreign = {name: _identity(parts) for name, parts in _value(content, "foreign", dict).items()}
-    return RunFile(run_id, memory, foreign, _value(content, "isolated", bool))
+    foreign = {name: _identity(parts) for name, parts in value(content, "foreign", dict).items()}
+    return RunFile(run_id, memory, foreign, value(content, "isolated", bool))
 
 
 _RUN_ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
 """It goes into the trainer's environment, by which leftover processes of a run are found."""
 
 
-def _value(content: Any, key: str, *kinds: type) -> Any:
-    """What a JSON object has under a key, if it is of one of the kinds; True is no number. Raises ValueError."""
-    if not isinstance(content, dict) or key not in content:
-        raise ValueError(f"it has no {key}")
-    found = content[key]
-    if type(found) not in kinds:
-        raise ValueError(f"its {key} is {reprlib.repr(found)}")
-    return found
-
-
 def _ages(content: Any, key: str) -> tuple[float, ...]:
-    ages = _value(content, key, list)
+    ages = value(content, key, list)
     if not all(type(age) in (int, float) and math.isfinite(age) for age in ages):
         raise ValueError(f"its {key} are {reprlib.repr(ages)}")
     return tuple(map(float, ages))
@@ -240,6 +235,9 @@ def write_run(checkpoint_dir: str, run: RunFile, now: float) -> None:
         "done": memory.done,
         "ever_proven": memory.ever_proven,
         "born_empty": memory.born_empty,
+        "blame": None if memory.blame is None else asdict(memory.blame),
+        "divergence": None if memory.divergence is None else asdict(memory.divergence),
+        "skip": memory.skip,
         "budget": {
             "fruitless_ages": fruitless,
             "recent_ages": recent,
@@ -256,7 +254,7 @@ def write_run(checkpoint_dir: str, run: RunFile, now: float) -> None:
 
 
 def write_wanted(checkpoint_dir: str, wanted: str) -> None:
-    """Replace wanted.json: `run` or `stop`, what is wanted of the run, whatever state it is in. Raises OSError."""
+    """Replace wanted.json: `run`, `pause` or `stop`, what is wanted of the run, whatever state it is in. Raises OSError."""
     content = {"version": VERSION, "wanted": wanted, "since": time.time()}
     write_durably(os.path.join(checkpoint_dir, STATE_DIR, WANTED_FILE), (json.dumps(content) + "\n").encode("ascii"))
 
@@ -268,7 +266,7 @@ def read_wanted(checkpoint_dir: str) -> str | None:
             wanted = json.load(file)["wanted"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    return wanted if wanted in ("run", "stop") else None
+    return wanted if wanted in ("run", "pause", "stop") else None
 
 
 def write_status(checkpoint_dir: str, summary: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from lastgood.choose import newest_first
 from lastgood.contract import SEALS_DIR, STATE_DIR
 from lastgood.ledger import Ledger, SealStamp
 from lastgood.publish import remove_if_there, write_durably
@@ -16,6 +17,7 @@ from lastgood.rungs import Rung, down_to_first_proven, ever_held_one, identity_o
 from lastgood.seal import Identity, Seal, bound_seal_path, bound_seal_text, read_seal, seal_path
 from lastgood.sealing import sha256_of
 from lastgood.verdict import Kind, Proof, Verdict
+from supervisor import shelved
 from supervisor.core.events import (
     LadderJudged,
     LadderUnreadable,
@@ -48,7 +50,8 @@ class _Told:
 class Verifier:
     """One run's view of its directory. `foreign` are another run's snapshots, by name and identity: they do not count.
 
-    `isolated` says that the run was begun apart from whatever the directory held before.
+    `isolated` says that the run was begun apart from whatever the directory held before. `has_shelf` says that what matches
+    the pattern is one file that is overwritten in place, and that copies of it are kept.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Verifier:
         foreign: Mapping[str, Identity],
         isolated: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        has_shelf: bool = False,
     ) -> None:
         self._directory = checkpoint_dir
         self._pattern = pattern
@@ -66,34 +70,54 @@ class Verifier:
         self._foreign = foreign
         self._isolated = isolated
         self._clock = clock
+        self._has_shelf = has_shelf
         self._ledger = Ledger(checkpoint_dir, writable=True)
         self._told: dict[str, _Told] = {}
         self._unreadable: set[str] = set()  # names told as such: that says nothing of the bytes, and may pass
         self._unsettled: dict[str, _Unsettled] = {}
 
-    def judge_ladder(self) -> LadderJudged | LadderUnreadable:
+    def judge_ladder(self, passing: Collection[str] = (), above: int | None = None) -> LadderJudged | LadderUnreadable:
         """Read the directory and judge from the newest down to the first proven rung, bytes read anew.
+
+        Rungs named in `passing`, and those of a step above `above`, are judged and passed.
 
         Only while no trainer lives, so that nothing is being written.
         """
         try:
-            rungs = down_to_first_proven(self._scan(), self._ledger)
+            rungs = self._down(passing, above)
             held = bool(rungs) or (not self._isolated and ever_held_one(self._directory, self._pattern))
         except OSError as error:
             return LadderUnreadable(f"{error.strerror or error}")
-        judged = [(rung, SealStamp.beside(os.fspath(rung.path))) for rung in rungs if rung.verdict is not None]
+        found = [rung for rung in rungs if rung.verdict is not None and not shelved.is_shelved(rung.name)]
+        judged = [(rung, SealStamp.beside(os.fspath(rung.path))) for rung in found]
         arrived = frozenset(rung.name for rung, seal in judged if self._is_news(rung, seal))
         for rung, seal in judged:
             self._remember(rung, seal)
         self._unsettled.clear()
         return LadderJudged(tuple(map(_fact, rungs)), held, arrived)
 
-    def _scan(self) -> list[Rung]:
-        return [r for r in scan(self._directory, self._pattern) if not self._is_foreign(r)]
+    def _down(self, passing: Collection[str], above: int | None) -> list[Rung]:
+        def is_passed(rung: Rung) -> bool:
+            return rung.name in passing or (above is not None and rung.step is not None and rung.step > above)
 
-    def _is_foreign(self, rung: Rung) -> bool:
+        def down(found: list[Rung]) -> list[Rung]:
+            judged = [judge(rung, self._ledger, fresh=True) for rung in found if is_passed(rung)]
+            others = [rung for rung in found if not is_passed(rung)]
+            return newest_first([*judged, *down_to_first_proven(others, self._ledger)])
+
+        found = self._scan()
+        if not self._has_shelf:
+            return down(found)
+        shelf = [rung for rung in shelved.scan_shelf(self._directory) if self.is_ours(rung)]
+        return shelved.ladder(found, shelf, down, is_passed, self._ledger)
+
+    def _scan(self) -> list[Rung]:
+        return [r for r in scan(self._directory, self._pattern) if self.is_ours(r)]
+
+    def is_ours(self, rung: Rung) -> bool:
+        """Whether a rung is not another run's."""
         other = self._foreign.get(rung.name)
-        return other is not None and (other.inode, other.size, other.mtime_ns) == _content(rung)
+        return other is None or (other.inode, other.size, other.mtime_ns) != _content(rung)
 
     def look(self, hinted: Collection[str] = ()) -> tuple[list[SnapshotJudged | SnapshotGone], float | None]:
         """Judge what arrived and has settled; what happened to names in `hinted` may have made them whole.

@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from supervisor.cli import campaign, control, inspecting, run, salvaging, sealing, snapshots, tools
+from supervisor.cli import (
+    campaign,
+    control,
+    doctoring,
+    inspecting,
+    ps,
+    run,
+    salvaging,
+    sealing,
+    snapshots,
+    stopping,
+    tools,
+    watching,
+)
 from supervisor.errors import ExitStatus, UsageError
 
 app = typer.Typer(
@@ -42,9 +55,13 @@ app.command("inspect")(inspecting.inspect)
 app.command("seal")(sealing.seal)
 app.command("salvage")(salvaging.salvage)
 app.command("status")(control.status)
+app.command("watch")(watching.watch)
+app.command("stop")(stopping.stop)
+app.command("ps")(ps.ps)
 app.command("chaos")(campaign.chaos)
 app.command("events")(tools.events)
 app.command("check")(tools.check)
+app.command("doctor")(doctoring.doctor)
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ def run(
         str | None, typer.Option(help="The checkpoint directory of a command given after --.")
     ] = None,
     preset: Annotated[
-        str | None, typer.Option(help="What kind of trainer the command is: lastgood or command.")
+        str | None, typer.Option(help="What kind of trainer the command is: lastgood, nanogpt or command.")
     ] = None,
     resume: Annotated[
         str | None, typer.Option(help="How it takes a snapshot: env, self, never, or arguments with {snapshot}.")
@@ -72,6 +72,7 @@ def read_settings(
         where = "command line"
     chosen = configuration.load(None if checkpoints is not None else words[0], sets, base)
     launch.check_program(chosen, where)
+    launch.check_arguments(chosen, where)
     return chosen
 
 
@@ -118,11 +119,13 @@ def _run_of(directory: str, pattern: str | None, new_run: bool) -> Any:
     """The run of this directory; begun now, apart from the snapshots there, when `new_run` says so. Raises UsageError."""
     from lastgood.rungs import scan
     from supervisor.adapters import statefile
+    from supervisor.shelved import scan_shelf
 
     found = None if new_run else statefile.read_run(directory, time.monotonic())
     if found is not None:
         return found
-    foreign = {rung.name: rung.identity for rung in scan(directory, pattern)} if new_run else None
+    old = [*scan(directory, pattern), *scan_shelf(directory)] if new_run else []
+    foreign = {rung.name: rung.identity for rung in old} if new_run else None
     begun = statefile.new_run(foreign)
     statefile.write_run(directory, begun, time.monotonic())
     return begun

@@ -6,10 +6,17 @@ from typing import Annotated
 import typer
 
 
-def events(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def events(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of a record.")] = False,
+) -> None:
     """Print every record that a supervisor writes: its name, level, meaning and fields."""
+    from supervisor.record_schema import schema
     from supervisor.records import CATALOGUE
 
+    if as_schema:
+        typer.echo(json.dumps(schema(), indent=1))
+        return
     if as_json:
         plain = {n: {"level": k.level, "meaning": k.meaning, "fields": dict(k.fields)} for n, k in CATALOGUE.items()}
         typer.echo(json.dumps(plain, indent=1))

@@ -22,9 +22,10 @@ FREE_CAUSES = frozenset({"chaos"})
 class Context:
     """What the supervisor itself was about when the trainer died. `said` is the status that the trainer had noted."""
 
-    asked_to_stop: bool = False
+    asked_to_stop: bool = False  # also by a pause
     stalled: bool = False
     ignored: bool = False
+    diverged: bool = False
     ended_by_us: bool = False
     progressed: bool = False
     finished: bool = False
@@ -39,6 +40,8 @@ def exit_cause(event: TrainerExited, context: Context) -> str:
         return "stalled"
     if context.ignored:
         return "resume-ignored"
+    if context.diverged:
+        return "diverged"
     if context.finished and (event.code == 0 or context.ended_by_us):
         return "completed"
     if context.asked_to_stop:

@@ -10,15 +10,22 @@ from supervisor.core.memory import Memory
 
 @dataclass(frozen=True)
 class JudgeLadder:
-    """Read the directory and judge from the newest down to the first proven rung, reading bytes anew."""
+    """Read the directory and judge from the newest down to the first proven rung, reading bytes anew.
+
+    Rungs named in `passing`, and those of a step above `above`, are judged and passed: they are not to be resumed from.
+    """
+
+    passing: frozenset[str] = frozenset()
+    above: int | None = None
 
 
 @dataclass(frozen=True)
 class SpawnTrainer:
-    """Start an incarnation from `snapshot`, or fresh when it is None."""
+    """Start an incarnation from `snapshot`, or fresh when it is None; the data of the steps in `skip` is not to be used."""
 
     incarnation: int
     snapshot: RungFact | None
+    skip: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,14 @@ class SetAside:
 
     rung: RungFact
     reason: str
+
+
+@dataclass(frozen=True)
+class PutBack:
+    """Take a snapshot out of quarantine again, unless its name is taken by now."""
+
+    name: str
+    step: int | None
 
 
 @dataclass(frozen=True)
@@ -107,6 +122,7 @@ Command = (
     | Arm
     | Disarm
     | SetAside
+    | PutBack
     | SealSnapshot
     | PruneSnapshot
     | SaveMemory

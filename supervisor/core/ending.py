@@ -2,19 +2,28 @@
 
 from dataclasses import replace
 
-from supervisor.core import notes
+from supervisor.core import deaths, notes
 from supervisor.core.commands import (
     Arm,
     AskToStop,
     Command,
     Disarm,
-    JudgeLadder,
     KillTree,
     Record,
     SealSnapshot,
     SweepTree,
 )
-from supervisor.core.events import Deadline, DeadlinePassed, Event, SpawnFailed, StopRequested, TrainerExited, TreeSwept
+from supervisor.core.events import (
+    Deadline,
+    DeadlinePassed,
+    Event,
+    PauseRequested,
+    ResumeRequested,
+    SpawnFailed,
+    StopRequested,
+    TrainerExited,
+    TreeSwept,
+)
 from supervisor.core.state import Ending, Phase, Policy, State
 
 Outcome = tuple[State, tuple[Command, ...]]
@@ -28,6 +37,42 @@ def on_stop_alive(state: State, event: Event, now: float, policy: Policy) -> Out
     state = replace(state, phase=Phase.STOPPING, stop_signal=event.signal, ending=Ending.STOP)
     said = Record("trainer.asked_to_stop", {"grace_seconds": policy.grace_seconds})
     return state, (said, Disarm(_ALL), AskToStop(), Arm(Deadline.GRACE, now + policy.grace_seconds))
+
+
+def on_pause_alive(state: State, event: Event, now: float, policy: Policy) -> Outcome:
+    """As a stop: the trainer saves and ends, if it can; then the run waits."""
+    assert isinstance(event, PauseRequested)
+    state = replace(state, phase=Phase.STOPPING, pause=True, ending=Ending.PAUSE)
+    said = Record("trainer.asked_to_stop", {"grace_seconds": policy.grace_seconds})
+    return state, (said, Disarm(_ALL), AskToStop(), Arm(Deadline.GRACE, now + policy.grace_seconds))
+
+
+def on_pause_noted(state: State, event: Event, now: float, policy: Policy) -> Outcome:
+    """What is under way comes to its end first."""
+    assert isinstance(event, PauseRequested)
+    return replace(state, pause=True), ()
+
+
+def on_pause_idle(state: State, event: Event, now: float, policy: Policy) -> Outcome:
+    """Nothing runs: wait at once."""
+    assert isinstance(event, PauseRequested)
+    return notes.joined((Disarm(_ALL),), notes.paused(replace(state, pause=True)))
+
+
+def on_resume_noted(state: State, event: Event, now: float, policy: Policy) -> Outcome:
+    """The pause never came about: a trainer that was asked to end for it is started again as soon as it has."""
+    assert isinstance(event, ResumeRequested)
+    return replace(state, pause=False), ()
+
+
+def on_resume(state: State, event: Event, now: float, policy: Policy) -> Outcome:
+    """Go on from whatever the directory holds by now, once all that would not die has."""
+    assert isinstance(event, ResumeRequested)
+    said = Record("run.resumed", {"step": state.memory.high_water})
+    going_on = replace(state, phase=Phase.SELECTING, pause=False)
+    if state.stuck:
+        return going_on, (said, SweepTree(state.incarnation))
+    return notes.joined((said,), deaths.judge_again(going_on))
 
 
 def on_stop_again(state: State, event: Event, now: float, policy: Policy) -> Outcome:
@@ -79,7 +124,7 @@ def on_spawn_failed(state: State, event: Event, now: float, policy: Policy) -> O
     """The system refused a process; that is a death like any other, with the reason as its last line."""
     assert isinstance(event, SpawnFailed)
     death = TrainerExited(event.incarnation, None, None, last_lines=(event.reason,))
-    return replace(state, phase=Phase.SELECTING, death=death), (Disarm(_ALL), JudgeLadder())
+    return notes.joined((Disarm(_ALL),), deaths.judge_again(replace(state, death=death)))
 
 
 def on_exit(state: State, event: Event, now: float, policy: Policy) -> Outcome:
@@ -96,9 +141,11 @@ def on_swept(state: State, event: Event, now: float, policy: Policy) -> Outcome:
     """The tree is empty and the directory still: judge. Or something will not die: start nothing until it has."""
     assert isinstance(event, TreeSwept)
     if not event.survivors:
-        return replace(state, phase=Phase.SELECTING, stuck=False), (JudgeLadder(),)
+        return deaths.judge_again(replace(state, stuck=False))
     said = () if state.stuck else (Record("trainer.stuck", {"pids": list(event.survivors)}),)
     if state.stop_signal is not None:
         return notes.joined(said, notes.stopped(state))
+    if state.pause:
+        return notes.joined(said, notes.paused(replace(state, stuck=True)))
     waiting = replace(state, phase=Phase.WAITING, stuck=True)
     return waiting, (*said, Arm(Deadline.RETRY, now + policy.retry_seconds))

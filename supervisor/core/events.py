@@ -130,10 +130,11 @@ class TrainerFellBack:
 
 @dataclass(frozen=True)
 class EndingNoted:
-    """A process of the trainer noted the status with which it is about to end."""
+    """A process of the trainer noted the status with which it is about to end, and perhaps at which step."""
 
     incarnation: int
     status: int
+    step: int | None = None
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,16 @@ class StopRequested:
     signal: int
 
 
+@dataclass(frozen=True)
+class PauseRequested:
+    """Somebody wants the trainer to make room and the run to wait."""
+
+
+@dataclass(frozen=True)
+class ResumeRequested:
+    """Somebody wants a paused run to go on."""
+
+
 Event = (
     LadderJudged
     | LadderUnreadable
@@ -186,4 +197,6 @@ Event = (
     | TreeSwept
     | DeadlinePassed
     | StopRequested
+    | PauseRequested
+    | ResumeRequested
 )

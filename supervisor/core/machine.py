@@ -17,6 +17,8 @@ from supervisor.core.events import (
     Event,
     LadderJudged,
     LadderUnreadable,
+    PauseRequested,
+    ResumeRequested,
     SaveFailed,
     SnapshotGone,
     SnapshotJudged,
@@ -40,7 +42,7 @@ class ImpossibleError(Exception):
 
 
 _OVER = "the run has ended"
-_LATE = "news that a stop or a stuck tree has overtaken"
+_LATE = "news that a stop, a pause or a stuck tree has overtaken"
 _NO_TRAINER = "no trainer runs in this phase"
 
 
@@ -52,8 +54,8 @@ def _row(default: Action | str | None = None, **cells: Action | str) -> dict[Pha
 
 
 TABLE: dict[type, dict[Phase, Action | str]] = {
-    LadderJudged: _row(selecting=selecting.on_ladder, waiting=_LATE, backoff=_LATE),
-    LadderUnreadable: _row(selecting=selecting.on_unreadable, waiting=_LATE, backoff=_LATE),
+    LadderJudged: _row(selecting=selecting.on_ladder, waiting=_LATE, backoff=_LATE, paused=_LATE),
+    LadderUnreadable: _row(selecting=selecting.on_unreadable, waiting=_LATE, backoff=_LATE, paused=_LATE),
     TrainerSpawned: _row(
         starting=trainer_life.on_spawned, running=trainer_life.on_spawned_late, stopping=trainer_life.on_spawned_late
     ),
@@ -80,6 +82,7 @@ TABLE: dict[type, dict[Phase, Action | str]] = {
         stopping=ending.on_grace_over,
         backoff=selecting.on_retry,
         waiting=selecting.on_retry,
+        paused=_LATE,
     ),
     StopRequested: _row(
         starting=ending.on_stop_alive,
@@ -88,7 +91,18 @@ TABLE: dict[type, dict[Phase, Action | str]] = {
         selecting=ending.on_stop_noted,
         backoff=ending.on_stop_idle,
         waiting=ending.on_stop_idle,
+        paused=ending.on_stop_idle,
     ),
+    PauseRequested: _row(
+        starting=ending.on_pause_alive,
+        running=ending.on_pause_alive,
+        stopping=ending.on_pause_noted,
+        selecting=ending.on_pause_noted,
+        backoff=ending.on_pause_idle,
+        waiting=ending.on_pause_idle,
+        paused="it is paused",
+    ),
+    ResumeRequested: _row(ending.on_resume_noted, paused=ending.on_resume),
 }
 
 
@@ -105,7 +119,7 @@ def step(state: State, event: Event, now: float, policy: Policy) -> Outcome:
 
 
 def begin(state: State) -> Outcome:
-    """The first commands of a supervisor's life: whatever a killed one left behind goes first."""
+    """The first commands of a supervisor's life: whatever a killed one left behind goes first, also of a paused run."""
     return replace(state, phase=Phase.SELECTING), (SweepTree(state.incarnation),)
 
 

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
+from supervisor.core.blame import Blame
 from supervisor.core.budget import Budget
+from supervisor.core.divergence import Divergence, Stretch
 
 
 @dataclass(frozen=True)
@@ -11,7 +13,8 @@ class Memory:
 
     `incarnation` counts trainers ever started. `done` is the step at which the run completed.
     `ever_proven` says that a proven snapshot of the run was seen, whether or not it told its step.
-    `born_empty` says that the run's first start found no snapshot in its directory.
+    `born_empty` says that the run's first start found no snapshot in its directory. `blame` and `divergence` are the trouble
+    that the run has not got past yet; `skip` are steps whose data is not to be used.
     """
 
     high_water: int | None = None
@@ -20,4 +23,7 @@ class Memory:
     done: int | None = None
     ever_proven: bool = False
     born_empty: bool = False
+    blame: Blame | None = None
+    divergence: Divergence | None = None
+    skip: tuple[Stretch, ...] = ()
     budget: Budget = Budget()  # noqa: RUF009 - frozen, so one default serves all

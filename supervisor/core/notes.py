@@ -8,7 +8,9 @@ from lastgood import keep
 from lastgood.choose import newest_first
 from lastgood.verdict import Kind
 from supervisor.core import budget
+from supervisor.core.blame import Blame
 from supervisor.core.commands import Command, Exit, PruneSnapshot, Record, SaveMemory
+from supervisor.core.divergence import Divergence, Stretch
 from supervisor.core.events import RungFact, TrainerExited
 from supervisor.core.state import Phase, Policy, State
 from supervisor.errors import ExitStatus
@@ -59,9 +61,10 @@ def _note_proven(state: State, rung: RungFact, policy: Policy) -> Outcome:
     """Progress is a step above high water; where nobody tells a step, a proven snapshot that was not there before."""
     step = state.life.reported if rung.step is None else rung.step
     memory = replace(state.memory, ever_proven=True)
-    if state.incarnation == 0 or (
+    known = state.incarnation == 0 or (
         step is not None and step <= (-1 if memory.high_water is None else memory.high_water)
-    ):
+    )
+    if known or state.life.losses.is_after_finite(step):
         return _prune(replace(state, memory=memory), policy)
     if step is not None:
         memory = replace(memory, high_water=step, reached=max(step, memory.reached or 0))
@@ -116,6 +119,64 @@ def fallback(
     return Record("fallback.chosen", fields)
 
 
+def suspected(found: Blame) -> Record:
+    """Several deaths alike make a snapshot a suspect, and an older one is tried."""
+    fields = {
+        "name": found.snapshot.name,
+        "step": found.snapshot.step,
+        "deaths": found.deaths,
+        "died_at": found.step,
+        "signature": found.signature,
+    }
+    return Record("snapshot.suspected", fields)
+
+
+def convicted(found: Blame | None) -> Record:
+    """A suspect is poisoned: from an older one the run got past where it died."""
+    assert found is not None
+    assert found.suspect is not None
+    reason = f"{found.deaths} deaths alike from it ({found.signature}), and none from an older one"
+    fields = {
+        "name": found.suspect.name,
+        "step": found.suspect.step,
+        "verdict": str(Kind.POISONED),
+        "proof": None,
+        "reason": reason,
+    }
+    return Record("snapshot.rejected", fields)
+
+
+def software_at_fault(found: Blame) -> tuple[int, str, str]:
+    """Status, reason and advice when a run dies the same way whatever it is resumed from."""
+    at = "before its first step" if found.step is None else f"at step {found.step}"
+    return (
+        ExitStatus.CANNOT_CONTINUE,
+        f"software cannot continue: {found.deaths} deaths alike {at}, from more than one snapshot ({found.signature})",
+        "read its last lines in `trainer.log` and mend the program, its data or the machine; snapshots are untouched",
+    )
+
+
+def diverged(found: Divergence, skipping: Stretch | None) -> Record:
+    """Training has gone wrong, and is stepped back."""
+    fields = {
+        "step": found.step,
+        "finite_step": found.finite,
+        "times": found.times,
+        "skipping": None if skipping is None else f"{skipping[0]}-{skipping[1]}",
+    }
+    return Record("trainer.diverged", fields)
+
+
+def diverges_again(found: Divergence) -> tuple[int, str, str]:
+    """Status, reason and advice when stepping back does not help."""
+    at = "an unknown step" if found.step is None else f"step {found.step}"
+    return (
+        ExitStatus.BUDGET_SPENT,
+        f"the loss stopped being finite {found.times} times in a row, last at {at}",
+        "lower the learning rate, look at the data of those steps, then start again; `divergence.rollbacks` allows more",
+    )
+
+
 def unproven_note(chosen: RungFact) -> tuple[Command, ...]:
     """Resuming from something without any proof is said loudly."""
     if chosen.verdict is None or chosen.verdict.kind is not Kind.UNPROVEN:
@@ -152,6 +213,12 @@ def stopped(state: State) -> Outcome:
     step = state.memory.high_water
     said = Record("run.stopped", {"status": int(status), "step": step})
     return replace(state, phase=Phase.STOPPED), (SaveMemory(state.memory), said, Exit(status))
+
+
+def paused(state: State) -> Outcome:
+    """The run waits for somebody to resume it; what is in the directory is read anew then."""
+    said = Record("run.paused", {"step": state.memory.high_water, "reached": state.memory.reached})
+    return replace(state, phase=Phase.PAUSED), (SaveMemory(state.memory), said)
 
 
 def failed(state: State, status: int, reason: str, advice: str) -> Outcome:

@@ -4,12 +4,10 @@ from dataclasses import replace
 
 from lastgood.choose import choose, newest_first
 from lastgood.verdict import Kind
-from supervisor.core import budget, notes
-from supervisor.core.causes import FREE_CAUSES, Context, exit_cause
+from supervisor.core import blame, deaths, divergence, notes
 from supervisor.core.commands import (
     Arm,
     Command,
-    JudgeLadder,
     Record,
     SaveMemory,
     SetAside,
@@ -23,18 +21,11 @@ from supervisor.core.events import (
     LadderJudged,
     LadderUnreadable,
     RungFact,
-    TrainerExited,
 )
-from supervisor.core.state import Ending, Life, Phase, Policy, Resume, State
+from supervisor.core.memory import Memory
+from supervisor.core.state import Life, Phase, Policy, Resume, State
 
 Outcome = tuple[State, tuple[Command, ...]]
-
-SIGNS_TO_TRUST = 2
-
-
-def judge_again(state: State) -> Outcome:
-    """Read the directory; everything else follows from what it holds."""
-    return replace(state, phase=Phase.SELECTING), (JudgeLadder(),)
 
 
 def on_retry(state: State, event: Event, now: float, policy: Policy) -> Outcome:
@@ -42,7 +33,7 @@ def on_retry(state: State, event: Event, now: float, policy: Policy) -> Outcome:
     assert isinstance(event, DeadlinePassed)
     if state.stuck:
         return replace(state, phase=Phase.SELECTING), (SweepTree(state.incarnation),)
-    return judge_again(state)
+    return deaths.judge_again(state)
 
 
 def on_unreadable(state: State, event: Event, now: float, policy: Policy) -> Outcome:
@@ -50,6 +41,8 @@ def on_unreadable(state: State, event: Event, now: float, policy: Policy) -> Out
     assert isinstance(event, LadderUnreadable)
     if state.stop_signal is not None:
         return notes.stopped(state)
+    if state.pause:
+        return notes.paused(state)
     said = () if state.tries else (Record("directory.unreadable", {"reason": event.reason}),)
     waiting = replace(state, phase=Phase.WAITING, tries=state.tries + 1)
     return waiting, (*said, Arm(Deadline.RETRY, now + policy.retry_seconds))
@@ -59,11 +52,18 @@ def on_ladder(state: State, event: Event, now: float, policy: Policy) -> Outcome
     """The directory is known: settle the last death if there was one, then start, wait, or end."""
     assert isinstance(event, LadderJudged)
     state, commands = _take_in(state, event, now)
+    event = replace(event, rungs=_doubted(state, event.rungs))
+    state = replace(state, rungs=_doubted(state, state.rungs))
     if state.death is not None:
-        state, more = _settle_death(state, state.death, now, policy)
+        state, more = deaths.settle(state, state.death, now, policy)
     else:
         state, more = _go_on(state, event, now, policy)
     return state, (*commands, *more)
+
+
+def _doubted(state: State, rungs: tuple[RungFact, ...]) -> tuple[RungFact, ...]:
+    """Rungs with what is known of them beside their bytes: that a run keeps dying, or had diverged, from there."""
+    return divergence.poisoned(blame.suspected(rungs, state.memory.blame), state.memory.divergence)
 
 
 def _take_in(state: State, event: LadderJudged, now: float) -> Outcome:
@@ -96,74 +96,12 @@ def _with_known_verdicts(rungs: tuple[RungFact, ...], known: tuple[RungFact, ...
     )
 
 
-def _settle_death(state: State, death: TrainerExited, now: float, policy: Policy) -> Outcome:
-    """Name the cause, then complete, stop, give up, or go on after a delay."""
-    cause = exit_cause(death, _context(state, policy))
-    state = replace(state, death=None)
-    commands: tuple[Command, ...] = (notes.exited(state, death, cause),)
-    if cause == "completed":
-        return notes.joined(commands, notes.completed(state))
-    if state.failure is not None:
-        return notes.joined(commands, notes.failed(state, *state.failure))
-    if state.stop_signal is not None:
-        return notes.joined(commands, notes.stopped(state))
-    if cause == "usage":
-        return notes.joined(commands, notes.failed(state, *notes.USAGE))
-    return notes.joined(commands, _after_death(state, cause, now, policy))
-
-
-def _context(state: State, policy: Policy) -> Context:
-    return Context(
-        asked_to_stop=state.ending is Ending.STOP,
-        stalled=state.ending is Ending.STALLED,
-        ignored=state.ending is Ending.IGNORED,
-        ended_by_us=state.ending is Ending.FINISHED,
-        progressed=state.life.progressed or state.life.signs > 0 or state.memory.budget.ever_progressed,
-        finished=_finished(state, policy),
-        said=state.life.said,
-    )
-
-
-def _finished(state: State, policy: Policy) -> bool:
-    """Whether this exit may be a completion. Without a final step a stop that was asked for never is one.
-
-    A proven snapshot tells that the final step was reached; else the steps told in this life, if they are more than one:
-    a single line may be a banner.
-    """
-    if policy.final_step is None:
-        return state.ending is not Ending.STOP
-    saved, told, signs = state.memory.high_water, state.life.reported, state.life.signs
-    return (
-        max(-1 if saved is None else saved, -1 if told is None or signs < SIGNS_TO_TRUST else told) >= policy.final_step
-    )
-
-
-def _after_death(state: State, cause: str, now: float, policy: Policy) -> Outcome:
-    """Spend the budget and wait, or give up."""
-    if cause in FREE_CAUSES:
-        follows: budget.Restart | budget.GiveUp = budget.Restart(0.0)
-    else:
-        spent, follows = budget.spend(state.memory.budget, policy.limits, now, state.life.progressed)
-        state = replace(state, memory=replace(state.memory, budget=spent))
-    if isinstance(follows, budget.GiveUp):
-        refused = Record("restart.refused", {"cause": cause, "without_progress": follows.deaths})
-        return notes.joined((refused,), notes.failed(state, *notes.budget_spent(cause, follows.deaths)))
-    fields = {
-        "delay_seconds": round(follows.delay_seconds, 3),
-        "cause": cause,
-        "without_progress": len(state.memory.budget.fruitless),
-    }
-    commands: tuple[Command, ...] = (SaveMemory(state.memory), Record("restart.scheduled", fields))
-    if follows.delay_seconds <= 0:
-        return notes.joined(commands, judge_again(state))
-    waiting = replace(state, phase=Phase.BACKOFF)
-    return waiting, (*commands, Arm(Deadline.BACKOFF, now + follows.delay_seconds))
-
-
 def _go_on(state: State, event: LadderJudged, now: float, policy: Policy) -> Outcome:
     """Start a trainer, unless the run is over, nothing good is left, or the storage must be waited for."""
     if state.stop_signal is not None:
         return notes.stopped(state)
+    if state.pause:
+        return notes.paused(state)
     if state.memory.done is not None and (policy.final_step is None or state.memory.done >= policy.final_step):
         return notes.completed(state)
     if policy.resume is Resume.NEVER:
@@ -250,7 +188,7 @@ def _clear_the_way(state: State, asides: tuple[SetAside, ...], now: float, polic
         return notes.failed(state, *notes.in_the_way(asides[0].rung))
     trying = replace(state, tries=state.tries + 1)
     if state.tries == 0:
-        return notes.joined(asides, judge_again(trying))
+        return notes.joined(asides, deaths.judge_again(trying))
     return replace(trying, phase=Phase.WAITING), (*asides, Arm(Deadline.RETRY, now + policy.retry_seconds))
 
 
@@ -271,7 +209,17 @@ def _without(state: State, asides: tuple[SetAside, ...]) -> State:
 
 def _spawn(state: State, snapshot: RungFact | None) -> Outcome:
     """Start the next incarnation."""
-    memory = replace(state.memory, incarnation=state.memory.incarnation + 1, done=None)
+    memory = replace(_as_tried(state.memory, snapshot), incarnation=state.memory.incarnation + 1, done=None)
     life = Life(resumed=snapshot, checked=snapshot is None or snapshot.step is None)
     started = replace(state, phase=Phase.STARTING, memory=memory, life=life, ending=None, killed=False, tries=0)
-    return started, (SaveMemory(memory), SpawnTrainer(memory.incarnation, snapshot))
+    return started, (SaveMemory(memory), SpawnTrainer(memory.incarnation, snapshot, memory.skip))
+
+
+def _as_tried(memory: Memory, snapshot: RungFact | None) -> Memory:
+    """What a start from `snapshot` settles: what was poisoned is out of the way, and a suspect tried again is none."""
+    found, trouble = memory.blame, memory.divergence
+    if trouble is not None:
+        memory = replace(memory, divergence=replace(trouble, finite=None))
+    if found is not None and found.suspect is not None and snapshot is not None and found.suspect.is_(snapshot):
+        memory = replace(memory, blame=replace(found, suspect=None))
+    return memory

@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from lastgood.keep import Keep
 from supervisor.core.budget import Limits
+from supervisor.core.divergence import Losses
 from supervisor.core.events import RungFact, TrainerExited, TrainerFellBack
 from supervisor.core.memory import Memory
 
@@ -18,6 +19,7 @@ class Phase(StrEnum):
     STOPPING = "stopping"
     BACKOFF = "backoff"
     WAITING = "waiting"
+    PAUSED = "paused"
     COMPLETED = "completed"
     STOPPED = "stopped"
     FAILED = "failed"
@@ -53,7 +55,8 @@ class Policy:
     """The settings that decisions depend on. `keep` is None when the trainer rotates its snapshots itself.
 
     `low_steps_max` is how many steps in a row below the resumed one prove that a trainer ignores its snapshot: more than
-    one where the pattern is a guess and may match a banner.
+    one where the pattern is a guess and may match a banner. `rollbacks` is how many divergences in a row are answered by
+    stepping back; `skips_data` says that the trainer can be told to skip data.
     """
 
     final_step: int | None = None
@@ -67,14 +70,18 @@ class Policy:
     unreadable_tries: int = 3
     allow_fresh_start: bool = False
     low_steps_max: int = 1
+    rollbacks: int = 3
+    skips_data: bool = False
 
 
 class Ending(StrEnum):
     """Why a trainer is being ended by us."""
 
     STOP = "stop"
+    PAUSE = "pause"
     STALLED = "stalled"
     IGNORED = "ignored"
+    DIVERGED = "diverged"
     FINISHED = "finished"
 
 
@@ -87,7 +94,8 @@ class Life:
     `resumed` is what it was told to resume from, or what it may have chosen and said instead. `reported` and `loss` are the
     newest told. `signs` counts life signs, `sign_at` is the time of the last one and `gap_seconds` the longest between two.
     `unsealed` are snapshots that await the next life sign to be sealed. `checked` says that the first step was held against
-    the resumed one. `fell_back` is what its own loading noted last, `said` the status that it noted last of its ending.
+    the resumed one. `fell_back` is what its own loading noted last, `said` the status that it noted last of its ending and
+    `said_step` the step at which. `losses` is what the losses told.
     """
 
     resumed: RungFact | None = None
@@ -103,16 +111,18 @@ class Life:
     unsealed: tuple[str, ...] = ()
     fell_back: TrainerFellBack | None = None
     said: int | None = None
+    said_step: int | None = None
+    losses: Losses = field(default_factory=Losses)
 
 
 @dataclass(frozen=True)
 class State:
     """Everything the core knows. `memory` is the part that outlives the supervisor.
 
-    `death` is an exit that has not been decided about; `ending` is why we are ending the trainer; `stop_signal` is the
-    wish to stop, which nothing takes back; `tries` counts reads of a directory or rung that failed in a row; `killed`
-    says that the tree was sent SIGKILL, `stuck` that it did not die of it; `failure` is (status, reason, advice) once
-    the run must end in failure.
+    `death` is an exit that has not been decided about; `ending` is why we are ending the trainer; `stop_signal` is the wish
+    to stop, which nothing takes back; `pause` is the wish to pause; `tries` counts reads of a directory or rung that failed
+    in a row; `killed` says that the tree was sent SIGKILL, `stuck` that it did not die of it; `failure` is (status, reason,
+    advice) once the run must end in failure.
     """
 
     phase: Phase = Phase.SELECTING
@@ -122,6 +132,7 @@ class State:
     death: TrainerExited | None = None
     ending: Ending | None = None
     stop_signal: int | None = None
+    pause: bool = False
     tries: int = 0
     killed: bool = False
     stuck: bool = False

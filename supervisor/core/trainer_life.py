@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from lastgood.verdict import Kind
-from supervisor.core import notes
-from supervisor.core.commands import Arm, Command, Disarm, KillTree, Record, SealSnapshot
+from supervisor.core import blame, divergence, notes
+from supervisor.core.commands import Arm, Command, Disarm, KillTree, Record, SaveMemory, SealSnapshot
 from supervisor.core.events import (
     Deadline,
     DeadlinePassed,
@@ -57,16 +57,31 @@ def _spawned(state: State, event: Event) -> Record:
 def on_step(state: State, event: Event, now: float, policy: Policy) -> Outcome:
     """A step was reported: a life sign, the resume check, and the proof that earlier saves were outlived."""
     assert isinstance(event, StepReported)
-    life = replace(state.life, reported=event.step, loss=event.loss)
+    losses = divergence.heard(state.life.losses, event.step, event.loss)
+    life = replace(state.life, reported=event.step, loss=event.loss, losses=losses)
     memory = replace(state.memory, reached=max(event.step, state.memory.reached or 0))
     state = replace(state, life=life, memory=memory)
+    if losses.diverged:
+        return _end(state, Ending.DIVERGED, now, policy)
     if _is_below_resumed(state, event.step, policy):
         state = replace(state, life=replace(state.life, low_steps=state.life.low_steps + 1))
         if state.life.low_steps < policy.low_steps_max:
             return state, ()
         return _end_ignorer(state, event.step, now, policy)
     state, armed = _life_sign(state, now, policy)
-    return notes.joined(armed, _seal_outlived(state))
+    state, said = _got_past(state, event)
+    return notes.joined((*armed, *said), _seal_outlived(state))
+
+
+def _got_past(state: State, event: StepReported) -> Outcome:
+    """Trouble that this step lies behind of is over, and a snapshot that was suspected of it is found guilty."""
+    memory = state.memory
+    if divergence.passed(memory.divergence, event.step, event.loss):
+        memory = replace(memory, divergence=None)
+    if not blame.convicts(memory.blame, event.step):
+        return replace(state, memory=memory), ()
+    memory = replace(memory, blame=None)
+    return replace(state, memory=memory), (SaveMemory(memory), notes.convicted(state.memory.blame))
 
 
 def on_late_step(state: State, event: Event, now: float, policy: Policy) -> Outcome:
@@ -231,7 +246,7 @@ def _taken_instead(state: State, event: TrainerFellBack) -> RungFact | None:
 def on_ending_noted(state: State, event: Event, now: float, policy: Policy) -> Outcome:
     """The trainer noted how it is about to end; that matters once it is dead, and the last word counts."""
     assert isinstance(event, EndingNoted)
-    return replace(state, life=replace(state.life, said=event.status)), ()
+    return replace(state, life=replace(state.life, said=event.status, said_step=event.step)), ()
 
 
 def on_deadline(state: State, event: Event, now: float, policy: Policy) -> Outcome:

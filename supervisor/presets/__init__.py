@@ -20,16 +20,32 @@ NANOGPT_STEP_PATTERN = r"^iter (?P<step>\d+): loss (?P<loss>\S+?),"
 class Preset:
     """`resume` is how a snapshot is given when the settings do not say; None means that they must say.
 
-    `rotates` says that the trainer removes its old snapshots itself, so that nothing is pruned unless asked for.
+    `rotates` says that the trainer removes its old snapshots itself, so that nothing is pruned unless asked for. `knows_steps`
+    says that `step_pattern` fits this trainer and is no guess. `in_place` names the one file that the trainer overwrites with
+    each save: copies of it are kept on the shelf, and the newest good one is put back. `arguments` are given at every start and
+    `resume_arguments` when there is something to resume; each replaces what the command says under the same key.
     """
 
     pattern: str | None
     step_pattern: str
-    resume: Literal["env"] | None
+    resume: Literal["env", "self"] | None
     rotates: bool
+    knows_steps: bool = True
+    in_place: str | None = None
+    arguments: tuple[str, ...] = ()
+    resume_arguments: tuple[str, ...] = ()
 
 
 PRESETS = {
     "lastgood": Preset(r"ckpt_(\d+)\.pt", NANOGPT_STEP_PATTERN, "env", rotates=False),
-    "command": Preset(None, GENERAL_STEP_PATTERN, None, rotates=True),
+    "command": Preset(None, GENERAL_STEP_PATTERN, None, rotates=True, knows_steps=False),
+    "nanogpt": Preset(
+        r"ckpt\.pt",
+        NANOGPT_STEP_PATTERN,
+        "self",
+        rotates=True,
+        in_place="ckpt.pt",
+        arguments=("--out_dir={dir}",),
+        resume_arguments=("--init_from=resume",),
+    ),
 }

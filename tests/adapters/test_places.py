@@ -19,7 +19,7 @@ from lastgood.seal import Identity, bound_seal_path, bound_seal_text
 from lastgood.sealing import seal_snapshot
 from lastgood.verdict import Kind
 from supervisor.adapters import places
-from supervisor.adapters.places import drop_orphaned_seals, prune, set_aside, sweep
+from supervisor.adapters.places import drop_orphaned_seals, prune, put_back, set_aside, sweep
 
 FINDING = {"name": "a.pt", "step": 7, "reason": "truncated: ends early", "sha256": None}
 
@@ -74,6 +74,65 @@ def test_what_is_set_aside_keeps_its_bytes_its_seals_and_the_reason(tmp_path: Pa
     assert [place] == quarantined(tmp_path)
     assert {".lastgood/seals", *(f".lastgood/quarantine/{place.name}/{n}" for n in os.listdir(place))} == tree(tmp_path)
     assert Kind.HEALTHY is verify(place / "a.pt").kind
+
+
+def test_what_is_put_back_is_as_it_was(tmp_path: Path) -> None:
+    """Bytes and seals are in their places, nothing of it is left in quarantine, and the verdict is the old one."""
+    make(tmp_path)
+    before = tree(tmp_path)
+    set_aside(str(tmp_path), "a.pt", FINDING)
+
+    put_back(str(tmp_path), "a.pt")
+
+    assert before == tree(tmp_path) - {".lastgood/quarantine"}
+    assert Kind.HEALTHY is verify(tmp_path / "a.pt").kind
+
+
+def test_of_several_of_a_name_the_last_one_is_put_back(tmp_path: Path) -> None:
+    """The others stay where they are."""
+    for content in (b"first", b"second"):
+        make(tmp_path, content=content)
+        set_aside(str(tmp_path), "a.pt", FINDING)
+
+    put_back(str(tmp_path), "a.pt")
+
+    assert b"second" == (tmp_path / "a.pt").read_bytes()
+    assert [b"first"] == [(place / "a.pt").read_bytes() for place in quarantined(tmp_path)]
+
+
+def test_nothing_is_put_back_over_another(tmp_path: Path) -> None:
+    """A name that is taken by now keeps its file and its seal; what is not in quarantine cannot be put back."""
+    make(tmp_path)
+    set_aside(str(tmp_path), "a.pt", FINDING)
+    make(tmp_path, content=b"another")
+    before = tree(tmp_path)
+
+    with pytest.raises(FileExistsError, match="another one of that name"):
+        put_back(str(tmp_path), "a.pt")
+    with pytest.raises(FileNotFoundError, match="not in quarantine"):
+        put_back(str(tmp_path), "b.pt")
+    assert before == tree(tmp_path)
+    assert Kind.HEALTHY is verify(tmp_path / "a.pt").kind
+
+
+@pytest.mark.parametrize("number", range(1, 4))
+def test_putting_back_that_is_cut_short_loses_nothing(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between two of its steps, the bytes are in one of the two places, and a seal condemns nobody."""
+    path = make(tmp_path)
+    content = path.read_bytes()
+    set_aside(str(tmp_path), "a.pt", FINDING)
+    cut_at(monkeypatch, "rename", number, Cut())
+
+    with pytest.raises(Cut):
+        put_back(str(tmp_path), "a.pt")
+    monkeypatch.undo()
+
+    assert [content] == [one.read_bytes() for one in tmp_path.rglob("a.pt")]
+    drop_orphaned_seals(str(tmp_path))
+    put_back(str(tmp_path), "a.pt")
+    assert verify(path).proven or verify(path).kind is Kind.UNPROVEN
 
 
 def test_a_snapshot_without_seals_is_set_aside_alone(tmp_path: Path) -> None:

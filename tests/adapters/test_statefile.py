@@ -22,7 +22,9 @@ from hypothesis import strategies as st
 from lastgood.seal import Identity
 from supervisor.adapters import statefile
 from supervisor.adapters.statefile import RunFile
+from supervisor.core.blame import Blame, Suspect
 from supervisor.core.budget import Budget
+from supervisor.core.divergence import Divergence
 from supervisor.core.memory import Memory
 from supervisor.errors import AlreadySupervisedError, UsageError
 from tests.adapters.waiting import ROOT
@@ -96,6 +98,7 @@ def test_deaths_keep_their_age_over_a_restarted_clock(directory: str) -> None:
 steps = st.none() | st.integers(-1, 2**60)
 times = st.lists(st.integers(0, 10**9).map(float), max_size=5).map(tuple)
 identities = st.builds(Identity, *[st.integers(0, 2**64)] * 4)
+suspects = st.builds(Suspect, st.text(st.characters(codec=None), min_size=1), st.integers(0, 2**63), steps)
 memories = st.builds(
     Memory,
     high_water=steps,
@@ -104,6 +107,9 @@ memories = st.builds(
     done=steps,
     ever_proven=st.booleans(),
     born_empty=st.booleans(),
+    blame=st.none() | st.builds(Blame, suspects, steps, st.text(), st.integers(1, 9), st.none() | suspects),
+    divergence=st.none() | st.builds(Divergence, steps, st.integers(1, 9), steps),
+    skip=st.lists(st.tuples(st.integers(0, 2**60), st.integers(0, 2**60)), max_size=3).map(tuple),
     budget=st.builds(Budget, times, times, st.booleans()),
 )
 runs = st.builds(
@@ -118,6 +124,7 @@ runs = st.builds(
 def test_this_test_knows_all_that_a_run_remembers() -> None:
     """What is added to the memory must be written down, and drawn here."""
     drawn = {"high_water", "reached", "incarnation", "done", "ever_proven", "born_empty", "budget"}
+    drawn |= {"blame", "divergence", "skip"}
 
     assert drawn == {field.name for field in fields(Memory)}
 
@@ -563,7 +570,7 @@ def test_a_directory_that_only_looks_writable_is_refused(
 def test_what_is_wanted_is_read_as_it_was_written(directory: str) -> None:
     """The last wish counts, and there is none at first."""
     assert None is statefile.read_wanted(directory)
-    for wish in ("run", "stop", "run"):
+    for wish in ("run", "stop", "pause", "run"):
         statefile.write_wanted(directory, wish)
         assert wish == statefile.read_wanted(directory)
     assert {"wanted.json"} == names(directory)

@@ -787,3 +787,23 @@ def test_the_next_supervisor_does_not_read_again_what_is_unchanged(
     monkeypatch.setattr(rungs, "verify", lambda path: pytest.fail(f"{path} was read again"))
 
     assert [("ckpt_1.pt", "healthy")] == told(next_one)
+
+
+def test_rungs_to_be_passed_are_judged_and_more_below_them(
+    make_zip: MakeSnapshot, verifier: Verifier, tmp_path: Path
+) -> None:
+    """By name, and above a step: what lies below is read until one is proven that may be resumed from."""
+    for number in (10, 20, 30, 40, 50):
+        make_zip(f"step_{number}.pt", number)
+
+    def judged(*passing: str, above: int | None = None) -> list[int | None]:
+        ladder = verifier.judge_ladder(passing, above)
+        assert isinstance(ladder, LadderJudged)
+        assert sorted((r.step or 0 for r in ladder.rungs), reverse=True) == [r.step for r in ladder.rungs]
+        return [rung.step for rung in ladder.rungs if rung.verdict is not None]
+
+    assert [50] == judged()
+    assert [50, 40] == judged("step_50.pt")
+    assert [50, 40, 30, 20] == judged(above=20)
+    assert [50, 40, 30, 20, 10] == judged("step_20.pt", "step_99.pt", above=29)
+    assert [50, 40, 30, 20, 10] == judged(above=1)

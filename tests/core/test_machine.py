@@ -24,7 +24,8 @@ IMPOSSIBLE = {
     (e.SpawnFailed, Phase.WAITING),
     (e.TrainerExited, Phase.SELECTING), (e.TrainerExited, Phase.BACKOFF), (e.TrainerExited, Phase.WAITING),
     (e.TreeSwept, Phase.STARTING), (e.TreeSwept, Phase.RUNNING), (e.TreeSwept, Phase.STOPPING),
-    (e.TreeSwept, Phase.BACKOFF),
+    (e.TreeSwept, Phase.BACKOFF), (e.TreeSwept, Phase.PAUSED), (e.TrainerSpawned, Phase.PAUSED),
+    (e.SpawnFailed, Phase.PAUSED), (e.TrainerExited, Phase.PAUSED),
 }  # fmt: skip
 """Cells that cannot happen; everything else in the table is decided."""
 
@@ -85,6 +86,8 @@ SAMPLES: dict[type, e.Event] = {
     e.TreeSwept: e.TreeSwept(1),
     e.DeadlinePassed: e.DeadlinePassed(e.Deadline.RETRY, 1),
     e.StopRequested: e.StopRequested(15),
+    e.PauseRequested: e.PauseRequested(),
+    e.ResumeRequested: e.ResumeRequested(),
 }
 
 
@@ -871,3 +874,33 @@ def test_a_stop_that_comes_after_the_exit_does_not_unmake_a_completion() -> None
     state, _ = step(state, e.TreeSwept(1), 1.0, policy)
 
     assert Phase.COMPLETED is step(state, ladder(rung(60)), 1.0, policy)[0].phase
+
+
+def test_a_stop_that_was_noted_is_noted_once() -> None:
+    """A second wish while the directory is being read neither changes the signal nor gives more time."""
+    state, _ = step(at(Phase.SELECTING), e.StopRequested(15), 1.0, POLICY)
+
+    assert (state, ()) == step(state, e.StopRequested(2), 5.0, POLICY)
+
+
+def test_a_stop_does_not_wait_for_storage_or_for_what_will_not_die() -> None:
+    """Unreadable, or with survivors, the run is stopped all the same, and the survivors are told."""
+    state = at(Phase.SELECTING, stop_signal=15)
+    ended, commands = step(state, e.LadderUnreadable("Stale file handle"), 1.0, POLICY)
+    assert (Phase.STOPPED, c.Exit(143)) == (ended.phase, one_of(commands, c.Exit))
+    ended, commands = step(state, e.TreeSwept(1, (77,)), 1.0, POLICY)
+
+    assert [77] == record(commands, "trainer.stuck")["pids"]
+    assert (Phase.STOPPED, c.Exit(143)) == (ended.phase, one_of(commands, c.Exit))
+
+
+def test_snapshots_none_of_which_can_be_read_now_are_waited_for() -> None:
+    """A run that had some does not end over storage that fails for a moment; it does when that goes on."""
+    state = at(Phase.SELECTING, memory=Memory(incarnation=1, ever_proven=True))
+    event = e.LadderJudged((rung(50, Kind.UNREADABLE),), True)
+    waiting, commands = step(state, event, 1.0, POLICY)
+    assert (Phase.WAITING, 1) == (waiting.phase, waiting.tries)
+    assert e.Deadline.RETRY is one_of(commands, c.Arm).deadline
+
+    gone_on, _ = step(replace(state, tries=POLICY.unreadable_tries), event, 1.0, POLICY)
+    assert Phase.FAILED is gone_on.phase

@@ -311,10 +311,7 @@ def test_a_failing_load_of_good_snapshots_harms_none(bench: Bench) -> None:
     assert 0 == bench.run("--steps=15")
     before = sorted(path.name for path in bench.directory.glob("*.pt"))
 
-    process = bench.start(*bench.command("--steps=30", "--habit=refuse", sets=("run.final_step=30",)))
-    bench.wait_for("trainer.exited", 4)
-    process.terminate()
-    assert 143 == process.wait(20)
+    assert 5 == bench.run("--steps=30", "--habit=refuse", sets=("run.final_step=30",))
     assert before == sorted(path.name for path in bench.directory.glob("*.pt"))
     assert "Weights only load failed" in bench.records("trainer.exited")[-1]["last_lines"][-1]
 

@@ -132,8 +132,9 @@ def test_a_trainer_notes_how_it_is_about_to_end(file: Path, tmp_path: Path) -> N
     assert [] == notes(file)
     note_ending(tmp_path, 10**5000)
     note_ending(str(tmp_path), 65)
+    note_ending(str(tmp_path), 65, step=14)
 
-    assert [{"note": "trainer.ending", "status": 65}] == notes(file)
+    assert [{"note": "trainer.ending", "status": 65, "step": step} for step in (None, 14)] == notes(file)
 
 
 def _many(number: int) -> None:

@@ -5,6 +5,7 @@ product learns something whose loss would hurt, a row is added here, and a test 
 """
 
 from tests.mutants.laboratory import Mutant
+from tests.mutants.shelving import SHELVING
 
 LIBRARY = "tests/library"
 STATES = "tests/crash/test_states.py::test_no_state_after_a_power_cut_loses_what_was_acknowledged"
@@ -996,4 +997,5 @@ MUTANTS = [
     *KEEPING,
     *REMEMBERING,
     *ENDING,
+    *SHELVING,
 ]

@@ -194,3 +194,10 @@ def test_a_folder_to_start_in_that_is_none_is_refused_in_one_line(tmp_path: Path
     with pytest.raises(UsageError) as caught:
         launch.check_program(chosen(cwd=cwd), "run.yaml")
     assert f"run.yaml: trainer.cwd: {cwd!r} is not a folder; name the one the trainer starts in" == str(caught.value)
+
+
+def test_a_trainer_is_told_which_data_to_skip() -> None:
+    """Stretches of steps, told with every start; without any the variable is not there."""
+    told = launch.environment(chosen(resume="env"), "/d", "run-1", 3, None, {}, ((120, 140), (7, 7)))
+
+    assert CONTRACT | {"LASTGOOD_SKIP_STEPS": "120-140,7-7"} == told

@@ -10,6 +10,7 @@ import pytest
 import lastgood
 from tests.trainer.comparing import ROOT, go_through, losses_of, payload_of, state_differs
 from tests.trainer.conftest import small_values
+from trainer.__main__ import main
 from trainer.distributed import Ranks, place
 from trainer.settings import UsageError
 
@@ -184,6 +185,16 @@ def test_a_place_is_what_torchrun_says():
     assert Ranks(5, 8, 1, 4) == place(environ)
     with pytest.raises(UsageError, match="RANK and WORLD_SIZE must be numbers"):
         place(environ | {"RANK": "first"})
+
+
+@pytest.mark.parametrize(("rank", "count"), [("5", "2"), ("0", "0"), ("2", "2")])
+def test_an_impossible_place_is_one_line(rank, count, small, monkeypatch, capsys):
+    """Said by the process itself, which may be no rank 0."""
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", count)
+
+    assert 2 == main([small])
+    assert f"trainer: RANK {rank} is not one of WORLD_SIZE {count}; unset both" in capsys.readouterr().err
 
 
 @pytest.mark.heavy  # torch is imported six times

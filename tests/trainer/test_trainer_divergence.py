@@ -165,9 +165,9 @@ def test_the_supervisor_is_told_of_what_a_launcher_would_hide(words, status, con
     assert 0 == main([config, "--max_iters=3"])
     assert not notes.exists()
     assert status == main([config, *words, "--warmup_iters=0", "--dtype=bfloat16"])
-    assert [{"note": "trainer.ending", "status": status}] == [
-        json.loads(line) for line in notes.read_text().splitlines()
-    ]
+    (note,) = map(json.loads, notes.read_text().splitlines())
+    assert ("trainer.ending", status) == (note["note"], note["status"])
+    assert (status == 65) == (note["step"] is not None)
 
 
 @pytest.mark.parametrize("told", ["5", "5-", "-5", "5-4", "0-3", "a-b", "1-2;3-4", "1 - 2"])

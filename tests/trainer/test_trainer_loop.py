@@ -1,10 +1,13 @@
 """The loop: what is printed, recorded and saved at which step, and how a run ends."""
 
+import io
 import json
 import math
 import os
 import re
+import resource
 import signal
+import sys
 
 import pytest
 import torch
@@ -315,7 +318,10 @@ def test_a_run_does_not_end_well_on_a_loss_that_is_not_finite(settings, monkeypa
 
     assert 65 == train.train(chosen)
     assert [10] == snapshots(chosen.out_dir)
-    assert "diverged at step 20, the last one: its loss is not finite; nothing is saved" in capsys.readouterr().out
+    assert (
+        "diverged at step 20: its loss is not finite, and it is the last one; nothing is saved"
+        in capsys.readouterr().out
+    )
 
 
 def test_a_stop_after_such_a_loss_saves_nothing(settings, monkeypatch):
@@ -426,6 +432,64 @@ def test_a_life_after_lines_that_make_no_sense_is_the_first(line, tmp_path):
         opened.record(1, 1.0, 1.0, 1.0, 1.0, True)
 
     assert 1 == json.loads((tmp_path / "metrics.jsonl").read_bytes().splitlines()[-1])["incarnation"]
+
+
+def test_a_disk_that_fills_costs_lines_and_spoils_none(tmp_path, capsys):
+    """A part of a line is taken back; it is said once how it began, and the next outage is said again."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        with metrics.open_metrics(str(tmp_path)) as opened:
+            for step in range(1, 10):
+                if step in (3, 7):
+                    size = os.path.getsize(tmp_path / "metrics.jsonl")
+                    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 50, before[1]))
+                if step == 5:
+                    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+                opened.record(step, 1.0, 1.0, 0.1, 5.0, True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+    assert [1, 2, 5, 6] == [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    told = [line for line in capsys.readouterr().out.splitlines() if "are lost" in line]
+    assert ["warning: metrics from step 3 on are lost", "warning: metrics from step 7 on are lost"] == [
+        line.partition(":")[0] + ":" + line.split(":")[1] for line in told
+    ]
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(32, "Broken pipe"), OSError(28, "No space left on device")])
+def test_output_that_nobody_can_read_ends_no_run(error, settings, steps, monkeypatch):
+    """`| head`, or a log on the disk that the snapshots fill: the run goes on, and saves."""
+
+    class Full(io.StringIO):
+        def flush(self):
+            raise error
+
+    monkeypatch.setattr(sys, "stdout", Full())
+
+    assert 0 == train.train(settings())
+    sys.stdout.close()
+    assert 20 == max(steps(settings().out_dir))
+
+
+@pytest.mark.parametrize(("changes", "line"), [
+    ({}, "done at step 20, max_iters is 20; snapshot 20 is saved"),
+    ({"max_iters": 1}, "done at step 1, max_iters is 1; snapshot 1 is saved"),
+])  # fmt: skip
+def test_a_run_says_how_it_ended(changes, line, settings, capsys):
+    """The last line; also where there was nothing left to do."""
+    for _ in range(2):
+        assert 0 == train.train(settings(**changes))
+        assert line == capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_stop_says_what_is_saved(settings, capsys, monkeypatch):
+    """Whoever pressed Ctrl-C sees that nothing is lost."""
+    at_step(monkeypatch, 6, lambda: os.kill(os.getpid(), signal.SIGINT))
+    train.train(settings())
+
+    assert "stopped at step 6 by SIGINT; snapshot 6 is saved" == capsys.readouterr().out.splitlines()[-1]
 
 
 def test_a_loss_is_recorded_in_full(tmp_path):

@@ -1,20 +1,26 @@
 """Resumption: from which snapshot, what it restores, and that the run is exactly the uninterrupted one."""
 
+import argparse
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
+import lastgood
 from tests.trainer.comparing import differences, metrics_of, payload_of
+from tests.trainer.test_trainer_loop import snapshots
 from trainer import resume, setup, train
 from trainer.__main__ import main
 from trainer.distributed import Ranks
-from trainer.settings import UsageError
+from trainer.settings import NoSnapshotError, UsageError
 
 # Ends the process in the midst of update 14, as SIGKILL from outside would, at a place that does not vary.
 KILLED_IN_STEP_14 = """
@@ -372,7 +378,7 @@ def test_nothing_starts_over_when_no_snapshot_is_good(settings):
         with open(os.path.join(settings().out_dir, f"ckpt_{step:08d}.pt"), "r+b") as file:
             file.truncate(1000)
 
-    with pytest.raises(SystemExit, match=r"cannot resume: .*ckpt_00000020\.pt.*ckpt_00000010\.pt"):
+    with pytest.raises(NoSnapshotError, match=r"cannot resume: .*ckpt_00000020\.pt.*ckpt_00000010\.pt"):
         train.train(settings())
     assert os.path.exists(os.path.join(settings().out_dir, "ckpt_00000020.pt"))
 
@@ -384,7 +390,9 @@ def test_a_damaged_snapshot_given_by_path_is_refused(settings):
     with open(path, "r+b") as file:
         file.truncate(1000)
 
-    with pytest.raises(SystemExit, match=r"cannot resume: .*ckpt_00000010\.pt is truncated"):
+    with pytest.raises(
+        NoSnapshotError, match=r"cannot resume: .*ckpt_00000010\.pt is truncated.*lastgood list .*/run`"
+    ):
         train.train(settings(resume=path))
 
 
@@ -416,7 +424,10 @@ def test_something_else_in_out_dir_is_refused_with_the_cure(config, settings, ca
     assert 2 == main([config])
 
     told = capsys.readouterr().err
-    assert f"the newest good file in {settings().out_dir} is not a snapshot of this trainer or of nanoGPT; name" in told
+    assert (
+        f"the newest good file in {settings().out_dir} is not a snapshot of this trainer or of nanoGPT: it has no model"
+        in told
+    )
     assert 1 == told.count("\n")
 
 
@@ -425,7 +436,7 @@ def test_a_file_that_is_no_run_s_snapshot_is_refused(settings, tmp_path):
     path = tmp_path / "other.pt"
     torch.save({"weights": torch.zeros(3)}, path)
 
-    with pytest.raises(UsageError, match=r"other\.pt is not a snapshot of this trainer or of nanoGPT; name one"):
+    with pytest.raises(UsageError, match=r"other\.pt is not a snapshot of this trainer or of nanoGPT: it has no model"):
         train.train(settings(resume=str(path)))
 
 
@@ -447,12 +458,127 @@ def test_data_with_more_tokens_than_the_snapshot_s_model_is_refused(config, caps
     assert 0 == main([config, "--max_iters=10"])
     text = tmp_path / "other.txt"
     text.write_text("".join(map(chr, range(32, 127))) * 10)
+    path = Path(lastgood.latest_healthy(yaml.safe_load(Path(config).read_text())["out_dir"]))
+    torch.save({key: value for key, value in torch.load(path).items() if key != "vocabulary"}, path)
+    Path(f"{path}.sha256").unlink()
     capsys.readouterr()
 
     assert 2 == main([config, f"--data={text}", f"--data_dir={tmp_path / 'data'}"])
 
     error = capsys.readouterr().err
     assert "command line: data: the data has 95 different tokens, the snapshot's model knows only" in error
+
+
+def test_data_of_another_alphabet_is_refused(config, settings, capsys, tmp_path):
+    """Fewer characters are as wrong as more: each number would mean another one. Without a word on either side it goes on."""
+    assert 0 == main([config, "--max_iters=10"])
+    text = tmp_path / "other.txt"
+    text.write_text("every letter moves up by one place or two\n" * 100)
+    capsys.readouterr()
+
+    assert 2 == main([config, f"--data={text}", f"--data_dir={tmp_path / 'data'}"])
+
+    told = capsys.readouterr().err
+    assert "data: its characters are not those that the snapshot's model knows, in their order; give the data" in told
+    assert [10] == snapshots(settings().out_dir)
+
+
+def spoilt(settings, change):
+    """A run of ten steps whose snapshot somebody has changed; gives its path."""
+    train.train(settings(max_iters=10))
+    path = os.path.join(settings().out_dir, "ckpt_00000010.pt")
+    payload = torch.load(path, weights_only=True)
+    change(payload)
+    torch.save(payload, path)
+    os.remove(f"{path}.sha256")
+    return path
+
+
+def less_moments(payload):
+    state = payload["optimizer"]["state"]
+    payload["optimizer"]["state"] = {key: value for key, value in state.items() if key > 2}
+
+
+INEXACT = {
+    "no moments": (lambda payload: payload["optimizer"].update(state={}), r"moments of \d+ of the model's tensors"),
+    "some moments": (less_moments, "moments of 3 of the model's tensors"),
+    "halves": (lambda p: p.update(model={k: v.half() for k, v in p["model"].items()}), "weights in float32"),
+}
+
+
+@pytest.mark.parametrize("case", INEXACT)
+def test_a_snapshot_with_parts_left_out_is_not_exact(case, settings, capsys):
+    """What is in the optimizer's place without its moments, or less exact than it was, is named."""
+    change, missing = INEXACT[case]
+    spoilt(settings, change)
+
+    assert 0 == train.train(settings(max_iters=12))
+
+    assert re.search(f"resumed at step 10; restored: .*; missing: {missing}; exact: false", capsys.readouterr().out)
+
+
+def swap_moments(payload):
+    state = payload["optimizer"]["state"]
+    state[0], state[2] = state[2], state[0]
+
+
+OF_NO_RUN = {
+    "a tensor": (None, "it holds a Tensor"),
+    "a step that is none": (lambda p: p.update(iter_num=10.0), "its iter_num is 10.0"),
+    "a negative step": (lambda p: p.update(iter_num=-5), "its iter_num is -5"),
+    "a step in a tensor": (lambda p: p.update(iter_num=torch.tensor(10)), "its iter_num is tensor"),
+    "no model": (lambda p: p.update(model=None), "its model is of no run"),
+    "a list of models": (lambda p: p.update(model=[1]), "its model is of no run"),
+    "no shape": (lambda p: p.update(model_args=None), "its model_args is of no run"),
+    "a text for a size": (lambda p: p["model_args"].update(vocab_size="96"), "its model_args is of no run"),
+    "no optimizer": (lambda p: p.update(optimizer=None), "its optimizer is of no run"),
+    "groups that are none": (lambda p: p["optimizer"].update(param_groups="x"), "its optimizer is of no run"),
+    "a loss that is none": (lambda p: p.update(best_val_loss="x"), "its best_val_loss is of no run"),
+    "lists for mappings": (lambda p: p.update(config=[1], rng="x"), "its config, rng is of no run"),
+    "a text for stretches": (lambda p: p.update(skipped="abc"), "its skipped is of no run"),
+    "moments of other tensors": (swap_moments, "its optimizer's moments have other shapes than the weights"),
+}
+
+
+@pytest.mark.parametrize("case", OF_NO_RUN)
+def test_a_payload_of_no_run_is_one_line(case, settings, config, capsys):
+    """Whatever is in the place of what a run saves: a refusal that names it, no traceback, and nothing is trained or saved."""
+    change, told = OF_NO_RUN[case]
+    path = spoilt(settings, change or (lambda payload: None))
+    if change is None:
+        torch.save(torch.zeros(3), path)
+    capsys.readouterr()
+
+    assert main([config]) in (2, 3)
+
+    error = capsys.readouterr().err
+    assert told.replace("it holds a Tensor", "holds a Tensor") in error
+    assert 1 == error.count("\n")
+    assert [10] == snapshots(settings().out_dir)
+
+
+def test_no_good_snapshot_is_status_3_as_of_latest(settings, config, capsys):
+    """One line with what is wrong with each, and where to look."""
+    spoilt(settings, lambda payload: None)
+    with open(os.path.join(settings().out_dir, "ckpt_00000010.pt"), "r+b") as file:
+        file.truncate(1000)
+    capsys.readouterr()
+
+    assert 3 == main([config])
+    error = capsys.readouterr().err
+    assert re.fullmatch(r"trainer: cannot resume: .*truncated.*; `lastgood list .*/run` says what is there\n", error)
+
+
+def test_torch_s_advice_to_execute_a_file_is_not_passed_on(config, tmp_path, capsys):
+    """What it will not import is named; that turning the guard off would help is not."""
+    path = tmp_path / "trap.pt"
+    torch.save({"model": argparse.Namespace(a=1)}, path)
+
+    assert 3 == main([config, f"--resume={path}"])
+    error = capsys.readouterr().err
+    assert "argparse.Namespace" in error
+    assert "weights_only" not in error
+    assert f"`lastgood list {tmp_path}` says" in error
 
 
 @pytest.mark.parametrize("supervised", ["", "1"])

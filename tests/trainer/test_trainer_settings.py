@@ -34,7 +34,15 @@ BAD_FILES = {
     "syntax": ("batch_size: 4\nblock_size: [1", ["line 2: ", "`key: value`"]),
     "tab": ("batch_size: 4\n\tblock_size: 8", ["line 2: ", "`key: value`"]),
     "python tag": ("seed: !!python/object/apply:os.getpid []", ["line 1: ", "`key: value`"]),
-    "impossible date": ("seed: 2024-99-99", ["UTF-8"]),
+    "impossible date": ("seed: 2024-99-99", ["month must be in 1..12", "put such values in quotes"]),
+    "a number too long": ("seed: " + "9" * 5000, ["holds something YAML does not allow"]),
+    "too deep": ("seed: " + "[" * 3000, ["holds something YAML does not allow"]),
+    "larger than any float": ("learning_rate: 1" + "0" * 400, ["learning_rate: must be a number"]),
+    "too many": ("batch_size: 99999999999999999999", ["batch_size: must be below 2147483648"]),
+    "too many threads": ("threads: 100000", ["threads: must be below 1025"]),
+    "nanoGPT's own": ("dataset: openwebtext", ["dataset: unknown key; the data is named with data"]),
+    "nanoGPT's journal": ("wandb_log: true", ["wandb_log: unknown key; metrics.jsonl in out_dir has every step"]),
+    "no name": ("'': 1", ["'': unknown key"]),
     "list": ("- 1\n- 2", ["no keys", "`key: value`"]),
     "text": ("hello", ["no keys", "`key: value`"]),
     "given twice": ("seed: 1\nseed: 2", ["seed: given twice", "keep one"]),
@@ -65,6 +73,14 @@ BAD_FILES = {
 }
 
 
+def test_a_file_of_another_encoding_is_one_line(tmp_path, capsys):
+    """Not YAML's fault, and not the reader's."""
+    path = tmp_path / "latin.yaml"
+    path.write_bytes(b"out_dir: caf\xe9")
+
+    assert complaint(capsys, [str(path)]).endswith("latin.yaml: is not UTF-8 text; convert it first")
+
+
 @pytest.mark.parametrize("case", BAD_FILES)
 def test_a_bad_file_is_one_line(case, tmp_path, capsys):
     """The line names the file, the key or the line number, and the cure; the status is 2."""
@@ -85,6 +101,13 @@ BAD_ARGUMENTS = {
     "folder": (["/"], ["/: ", "name a YAML file"]),
     "no value": (["CONFIG", "--seed"], ["'--seed'", "--key=value"]),
     "bare word": (["CONFIG", "seed=1"], ["'seed=1'", "--key=value"]),
+    "no date": (["CONFIG", "--out_dir=2024-02-30"], ["out_dir: '2024-02-30' is not a YAML value; put it in quotes"]),
+    "no offset": (["CONFIG", "--seed=2001-12-14t21:59:43.10-99:99"], ["seed: ", "put it in quotes"]),
+    "no number": (["CONFIG", "--seed=!!int x"], ["seed: '!!int x' is not a YAML value"]),
+    "no truth": (["CONFIG", "--compile=!!bool x"], ["compile: '!!bool x' is not a YAML value"]),
+    "no time": (["CONFIG", "--seed=!!timestamp x"], ["seed: '!!timestamp x' is not a YAML value"]),
+    "very long": (["CONFIG", "--seed=" + "9" * 5000], ["seed: '" + "9" * 40 + "...' is not a YAML value"]),
+    "very deep": (["CONFIG", "--seed=" + "[" * 3000], ["seed: "]),
     "unknown key": (["CONFIG", "--sed=1"], ["command line: sed: ", "did you mean seed?"]),
     "wrong type": (["CONFIG", "--seed=x"], ["command line: seed: ", "a whole number"]),
     "not YAML": (["CONFIG", "--data=[x"], ["command line: data: ", "quotes"]),
