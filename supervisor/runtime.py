@@ -35,8 +35,6 @@ PAUSED_SECONDS = (
 STALLS = frozenset({e.Deadline.STARTUP, e.Deadline.RUNNING, e.Deadline.EXIT})
 AFTER_NOTES = (e.StepReported, e.SnapshotJudged, e.TrainerExited, e.TreeSwept)
 """What a trainer noted it had noted before it printed, saved or died with all its processes, and so it must be judged."""
-WISH_SIGNAL = signal.SIGUSR1
-"""Says that wanted.json has been replaced."""
 LINGER_SECONDS = 0.02  # how often those who were asked to stop are looked at after their shell has ended
 
 
@@ -100,7 +98,7 @@ class Runtime:
     def _take_signals(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda received, _frame: self._post(e.StopRequested(received)))
-        signal.signal(WISH_SIGNAL, lambda _received, _frame: self._mailbox.hand(self._read_wish))
+        signal.signal(statefile.WISH_SIGNAL, lambda _received, _frame: self._mailbox.hand(self._read_wish))
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that goes away takes no run with it
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 

@@ -200,6 +200,8 @@ def open_tokens(path: str, block_size: int) -> np.ndarray:
         if not stat.S_ISREG(status.st_mode):
             raise UsageError("data", f"{path} is not a file; {CONTENT}")
         count = status.st_size // 2
+        if count == 0:
+            raise UsageError("data", f"{path} holds no tokens; {CONTENT}")
         if count <= block_size:
             raise UsageError("block_size", f"{block_size} is not less than the {count} tokens of {path}; lower it")
         return np.memmap(path, dtype=np.uint16, mode="r", shape=(count,))

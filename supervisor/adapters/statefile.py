@@ -9,6 +9,7 @@ import math
 import os
 import re
 import reprlib
+import signal
 import time
 import uuid
 from dataclasses import asdict, dataclass, field
@@ -29,6 +30,7 @@ from supervisor.leftovers import partials
 from supervisor.trouble import value
 
 VERSION = 1
+WISH_SIGNAL = signal.SIGUSR1  # says that wanted.json has been replaced
 LOCK_WAIT_SECONDS = 2.0  # a supervisor that is just ending needs a moment; one that is not will not be gone in a minute
 
 

@@ -12,6 +12,7 @@ from supervisor.cli import (
     control,
     doctoring,
     inspecting,
+    pausing,
     ps,
     run,
     salvaging,
@@ -57,6 +58,8 @@ app.command("salvage")(salvaging.salvage)
 app.command("status")(control.status)
 app.command("watch")(watching.watch)
 app.command("stop")(stopping.stop)
+app.command("pause")(pausing.pause)
+app.command("resume")(pausing.resume)
 app.command("ps")(ps.ps)
 app.command("chaos")(campaign.chaos)
 app.command("events")(tools.events)

@@ -40,20 +40,9 @@ def stop_supervisor(directory: str, timeout_seconds: float) -> tuple[int, str]:
     from supervisor.adapters import statefile
 
     where = shown(directory)
-    told = statefile.holder(directory)
-    if told is None and _is_hidden(directory):
-        return NOT_STOPPED, f"lastgood: stop: {where}: its lock cannot be read; stop it as the user who started it"
-    if told is None:
-        return NOBODY, f"no supervisor runs on {where}{_last(directory)}"
-    found = supervisors.supervisor_of(directory, told)
-    if found is None or not send_signal(found, signal.SIGTERM):
-        if statefile.holder(directory) is None:
-            return STOPPED, f"the supervisor of {where} has just ended by itself{_last(directory)}"
-        who = f"process {told}" if told else "a process"
-        return NOT_STOPPED, (
-            f"lastgood: stop: {where} is supervised by {who}, which cannot be signalled from here: "
-            "it is another user's, in another container or on another machine; stop it there"
-        )
+    found = is_told_to(directory, "stop", signal.SIGTERM)
+    if isinstance(found, tuple):
+        return found
     typer.echo(f"asked process {found.pid} to stop; its trainer saves and ends", err=True)
     if not _has_ended(found, timeout_seconds):
         return NOT_STOPPED, (
@@ -67,6 +56,28 @@ def stop_supervisor(directory: str, timeout_seconds: float) -> tuple[int, str]:
             "whatever starts it again must be stopped first (`lastgood ps` names its unit)"
         )
     return STOPPED, f"process {found.pid} has ended{_last(directory)}"
+
+
+def is_told_to(directory: str, verb: str, number: int) -> Identity | tuple[int, str]:
+    """Send a signal to the supervisor of a directory and to nobody else; the process, or status and line where that fails."""
+    from supervisor.adapters import statefile
+
+    where = shown(directory)
+    told = statefile.holder(directory)
+    if told is None and _is_hidden(directory):
+        return NOT_STOPPED, f"lastgood: {verb}: {where}: its lock cannot be read; {verb} it as the user who started it"
+    if told is None:
+        return NOBODY, f"no supervisor runs on {where}{_last(directory)}"
+    found = supervisors.supervisor_of(directory, told)
+    if found is not None and send_signal(found, number):
+        return found
+    if statefile.holder(directory) is None:
+        return STOPPED, f"the supervisor of {where} has just ended by itself{_last(directory)}"
+    who = f"process {told}" if told else "a process"
+    return NOT_STOPPED, (
+        f"lastgood: {verb}: {where} is supervised by {who}, which cannot be signalled from here: "
+        f"it is another user's, in another container or on another machine; {verb} it there"
+    )
 
 
 def _has_ended(process: Identity, seconds: float) -> bool:

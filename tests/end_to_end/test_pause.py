@@ -1,31 +1,24 @@
 """A run that makes room for another and goes on later, with real processes."""
 
-import signal
-import subprocess
 import time
 
-from supervisor.adapters.statefile import write_wanted
 from tests.bench import Bench, marked, until
-
-
-def wish(bench: Bench, process: "subprocess.Popen[bytes]", wanted: str) -> None:
-    write_wanted(str(bench.directory), wanted)
-    process.send_signal(signal.SIGUSR1)
 
 
 def test_a_paused_run_holds_nothing_and_goes_on_where_it_was(bench: Bench) -> None:
     """The trainer saves and is gone with its children; the supervisor stays, and resumes the run when that is wished for."""
     process = bench.start(*bench.command("--steps=60", "--every=5", "--pause=0.1", "--habit=final", "--habit=fork"))
     until(lambda: (bench.directory / "step_5.pt").exists())
-    wish(bench, process, "pause")
-    paused = bench.wait_for("run.paused")
+    done = bench.lastgood("pause", "checkpoints")
+    paused = bench.records("run.paused")[0]
 
+    assert (0, "checkpoints is paused") == (done.returncode, done.stdout.strip())
     assert [] == marked(bench.folder)
     assert None is process.poll()
-    assert until(lambda: bench.state("status.json")["phase"] == "paused")
+    assert "paused" == bench.state("status.json")["phase"]
+    assert 0 == bench.lastgood("pause", "checkpoints").returncode
     assert (bench.directory / "final.txt").exists()
-    wish(bench, process, "run")
-    bench.wait_for("trainer.spawned", 2)
+    assert 0 == bench.lastgood("resume", "checkpoints").returncode
 
     assert ["0", str(paused["step"])] == until(lambda: len(bench.starts()) == 2 and bench.starts())
     process.terminate()
@@ -38,8 +31,7 @@ def test_a_pause_outlives_the_supervisor(bench: Bench) -> None:
     command = bench.command("--steps=30", "--every=5", "--pause=0.1", sets=("run.final_step=30",))
     process = bench.start(*command)
     until(lambda: (bench.directory / "step_5.pt").exists())
-    wish(bench, process, "pause")
-    bench.wait_for("run.paused")
+    assert 0 == bench.lastgood("pause", "checkpoints").returncode
     process.kill()
     process.wait()
 
@@ -47,7 +39,46 @@ def test_a_pause_outlives_the_supervisor(bench: Bench) -> None:
     bench.wait_for("run.paused", 2)
     time.sleep(0.3)
     assert 1 == len(bench.records("trainer.spawned"))
-    wish(bench, again, "run")
+    assert 0 == bench.lastgood("resume", "checkpoints").returncode
 
     assert 0 == again.wait(30)
     assert 2 == len(bench.starts())
+
+
+def test_a_wish_without_a_supervisor_is_kept_for_the_next(bench: Bench) -> None:
+    """Exit status 3, and the run waits, or goes on, from its start."""
+    command = bench.command("--steps=10", "--every=5", sets=("run.final_step=10",))
+    bench.directory.mkdir()
+    (bench.directory / ".lastgood").mkdir()
+    done = bench.lastgood("pause", "checkpoints")
+    assert (3, True) == (done.returncode, "no supervisor runs on checkpoints; its next start will wait" in done.stderr)
+    process = bench.start(*command)
+    bench.wait_for("run.paused")
+    assert 0 == bench.lastgood("stop", "checkpoints").returncode
+    assert 143 == process.wait(10)
+
+    assert 3 == bench.lastgood("resume", "checkpoints").returncode
+    assert 0 == bench.lastgood(*command).returncode
+
+
+def test_a_pause_that_takes_too_long_says_so_and_is_still_wished_for(bench: Bench) -> None:
+    """Exit status 1; the trainer is saving for as long as its grace lasts."""
+    process = bench.start(*bench.command("--steps=1000", "--every=5", "--habit=final:3"))
+    bench.wait_for("trainer.progressed")
+    done = bench.lastgood("pause", "checkpoints", "--timeout=0.5")
+
+    assert 1 == done.returncode
+    assert "it has not come about within 0.5 s, and is still wished for" in done.stderr
+    bench.wait_for("run.paused")
+    process.terminate()
+    assert 143 == process.wait(20)
+
+
+def test_a_run_that_is_no_run_cannot_be_paused(bench: Bench) -> None:
+    """One line, and nothing is made there."""
+    (bench.folder / "empty").mkdir()
+    done = bench.lastgood("pause", "empty")
+
+    assert 1 == done.returncode
+    assert "the wish cannot be written (No such file or directory); is it a run's directory?" in done.stderr
+    assert [] == list((bench.folder / "empty").iterdir())
