@@ -4,13 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test bench lint clean
+.PHONY: demo test simulate bench lint clean
 
 demo: $(READY)
 	$(BIN)/lastgood chaos config/demo.yaml --seed 1
 
 test: $(READY)
 	$(BIN)/python -m pytest -m "not heavy"
+
+SEEDS ?= 2000
+simulate: $(READY)  # so many lives of the supervisor in a fake world; FIRST=SEED SEEDS=1 repeats one
+	$(BIN)/python -m tests.simulator --seeds $(SEEDS) $(addprefix --first ,$(FIRST))
 
 bench: $(READY)  # every row of the table, or with ROW=verify-sealed that one
 	$(BIN)/python -m benchmarks $(addprefix --row ,$(ROW))

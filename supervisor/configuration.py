@@ -167,8 +167,8 @@ def _lower(text: str) -> str:
 
 
 def _but_found(path: list[str], value: Any) -> str:
-    """What was there instead. Not of the environment, whose values are often secrets."""
-    if path in (["trainer"], ["trainer", "env"], ["trainer", "env", *path[2:]]):
+    """What was there instead. Not of the environment and of notifications, whose values are often secrets."""
+    if path[:1] == ["notify"] or path in (["trainer"], ["trainer", "env"], ["trainer", "env", *path[2:]]):
         return ""
     try:
         return f", not {_SHORT.repr(value)}"
@@ -178,7 +178,7 @@ def _but_found(path: list[str], value: Any) -> str:
 
 def _siblings(path: list[str]) -> list[str]:
     model: Any = Settings
-    for part in path:
+    for part in (one for one in path if not one.isdigit()):  # an item of a list has the keys that all have
         field = model.model_fields.get(part)
         model = (
             next((a for a in (field.annotation, *get_args(field.annotation)) if hasattr(a, "model_fields")), None)

@@ -12,8 +12,10 @@ from supervisor.core.events import RungFact
 from supervisor.errors import UsageError
 from supervisor.settings import Settings
 
-_NOT_PASSED_ON = ("LASTGOOD_", "NOTIFY_SOCKET", "JOURNAL_STREAM")
-"""How names begin that are not the trainer's: those of another run, and what the service manager tells the supervisor."""
+NOT_PASSED_ON = ("LASTGOOD_", "NOTIFY_SOCKET", "JOURNAL_STREAM")
+"""How names begin that are no trainer's, nor a notification command's: those of another run, and what the service manager
+tells the supervisor.
+"""
 
 _WAYS = ("env", "self", "never")
 """Of resuming, that take no arguments."""
@@ -64,7 +66,7 @@ def environment(
     skip: Iterable[tuple[int, int]] = (),
 ) -> dict[str, str]:
     """The trainer's environment: what the supervisor inherited, the settings' additions, and the contract's names."""
-    env = {name: value for name, value in inherited.items() if not name.startswith(_NOT_PASSED_ON)}
+    env = {name: value for name, value in inherited.items() if not name.startswith(NOT_PASSED_ON)}
     env.setdefault("PYTHONUNBUFFERED", "1")
     env |= settings.trainer.env
     env |= {

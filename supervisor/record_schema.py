@@ -29,11 +29,11 @@ _REJECTED: Final[Type] = {
 
 TYPES: Final[Mapping[str, Type]] = {
     **dict.fromkeys(
-        ("advice", "by", "cause", "chosen", "directory", "kind", "name", "path", "preset", "reason"), _TEXT
+        ("advice", "by", "cause", "chosen", "directory", "kind", "name", "path", "preset", "reason", "record"), _TEXT
     ),
     **dict.fromkeys(("how", "signature", "stage", "target", "verdict", "watching"), _TEXT),
     **dict.fromkeys(("proof", "resumed_from", "fault", "skipping"), _or_null(_TEXT)),
-    **dict.fromkeys(("pid", "status", "depth", "without_progress", "bytes", "times", "deaths"), _WHOLE),
+    **dict.fromkeys(("pid", "status", "depth", "without_progress", "bytes", "times", "deaths", "undelivered"), _WHOLE),
     **dict.fromkeys(
         ("step", "code", "signal", "said", "errno", "newest_step", "chosen_step", "steps_lost", "resumed_step"),
         _or_null(_WHOLE),

@@ -182,4 +182,9 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         "info", "A chaos campaign did something to this run.",
         {"fault": "id of the fault", "kind": "its kind", "target": "pid or path it was aimed at"},
     ),
+    "notification.failed": Kind(
+        "warning", "Records did not get through to a target of `notify`; they are in events.jsonl. Itself never sent.",
+        {"target": "place in the list, with the URL's scheme or the command's program and no more", "reason": "why",
+         "record": "name of the record, or of the newest of several", "undelivered": "how many records"},
+    ),
 }  # fmt: skip

@@ -13,6 +13,7 @@ from typing import Any, assert_never
 
 from supervisor.adapters import statefile
 from supervisor.adapters.journal import Journal
+from supervisor.adapters.notifier import Notifier
 from supervisor.adapters.process import become_subreaper
 from supervisor.adapters.verifier import Verifier
 from supervisor.core import commands as c
@@ -54,10 +55,12 @@ class Runtime:
         settle = settings.checkpoints.settle_seconds
         shelf = settings.preset.in_place is not None
         verifier = Verifier(self._directory, settings.pattern, settle, run.foreign, run.isolated, has_shelf=shelf)
+        self._notifier = Notifier(settings.notify, self._mailbox.hand, self._say)  # before the trainer's side
         self._trainer = TrainerSide(settings, self._directory, run.run_id, self._mailbox, self._post, self._say)
         self._files = DirectorySide(settings, self._directory, verifier, self._mailbox, self._post, self._say)
         self._status_at = 0.0
         self._ready = False
+        self._wish_waits = False
         self._status: int | None = None
 
     def run(self) -> int:
@@ -80,10 +83,13 @@ class Runtime:
                     self._trainer.reap()
                     self._keep_lock()
                     self._hear_notes()
+                    if self._wish_waits:
+                        self._read_wish()
                 self._write_status()
         finally:
             self._close()
         self._say("supervisor.stopped", {"status": int(self._status)})
+        self._notifier.close()
         return self._status
 
     def _introduction(self) -> dict[str, Any]:
@@ -103,13 +109,17 @@ class Runtime:
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
     def _read_wish(self) -> None:
-        """Somebody has changed wanted.json and said so; decided here and now, in order with all else."""
+        """Somebody has changed wanted.json and said so; decided here and now, in order with all else.
+
+        Storage that does not tell what is wanted is asked again at each rescan: nobody will say it twice.
+        """
         wishes: dict[str | None, e.Event] = {
             "run": e.ResumeRequested(),
             "pause": e.PauseRequested(),
             "stop": e.StopRequested(signal.SIGTERM),
         }
         wanted = statefile.read_wanted(self._directory)
+        self._wish_waits = wanted is None
         if wanted in wishes:
             self._step(wishes[wanted])
 
@@ -224,7 +234,8 @@ class Runtime:
             self._say("memory.not_saved", {"reason": f"{error.strerror or error}"})
 
     def _say(self, event: str, fields: dict[str, Any], level: str | None = None) -> None:
-        self._journal.write(event, level or CATALOGUE[event].level, self._state.incarnation, fields)
+        record = self._journal.write(event, level or CATALOGUE[event].level, self._state.incarnation, fields)
+        self._notifier.take(record)
 
     def _write_status(self) -> None:
         now = time.monotonic()

@@ -18,6 +18,7 @@ from lastgood.naming import rule_for
 from supervisor.core.budget import Limits
 from supervisor.core.state import Policy, Resume, Stall
 from supervisor.errors import nearest
+from supervisor.notify import Target
 from supervisor.presets import PRESETS, Preset
 from supervisor.setting_values import Seconds, Switch, Variables, Word, Words
 
@@ -146,7 +147,11 @@ class Settings(_Part):
     restarts: Restarts = Restarts()
     stall: StallSettings = StallSettings()
     divergence: Divergence = Divergence()
-    notify: list[Any] = Field(default_factory=list, description="Where records are sent.", json_schema_extra=_NOT_YET)
+    notify: list[Target] = Field(
+        default_factory=list,
+        description="Where records are sent: Apprise URLs, commands (JSON on stdin), or "
+        "{url or command, level, events, timeout_seconds}.",
+    )
     log: Log = Log()
     metrics: Metrics = Metrics()
 

@@ -23,7 +23,16 @@ class Metrics:
         self._incarnation = incarnation
         self._lost: str | None = None  # why, while lines cannot be written
 
-    def record(self, step: int, loss: float, norm: float, lr: float, tokens_per_second: float, exact: bool) -> None:
+    def record(
+        self,
+        step: int,
+        loss: float,
+        norm: float,
+        lr: float,
+        tokens_per_second: float,
+        exact: bool,
+        save_seconds: float | None = None,
+    ) -> None:
         """Append the line of one step. Where that cannot be done it costs a warning, once, and no more."""
         line = {
             "step": step,
@@ -35,6 +44,8 @@ class Metrics:
             "exact": exact,  # whether this is, as far as known, what a run without any interruption computes
             "incarnation": self._incarnation,
         }
+        if save_seconds is not None:
+            line["save_seconds"] = round(save_seconds, 6)  # that training stood still for, before this step
         lost = self._append(json.dumps(line).encode() + b"\n")
         if lost != self._lost and lost is not None:
             say(f"warning: metrics from step {step} on are lost: {lost}")

@@ -147,6 +147,7 @@ def loop(run: Run, step: int, told: Told) -> int:
     saved = step
     strikes = skips = 0  # losses, and updates, in a row that were not finite
     while True:
+        save_seconds = None  # that training stood still for the save before this step, if there was one
         if is_due(step, settings.eval_interval) and step != run.extra["evaluated_step"]:
             evaluate(run, step)
         number = asked_to_stop(run)
@@ -156,8 +157,9 @@ def loop(run: Run, step: int, told: Told) -> int:
         if step != saved and not strikes and (is_due(step, settings.save_interval) or ends):
             if not has_finite_weights(run.plain_model):
                 return diverged(run, step, "weights are not finite")
+            started = time.perf_counter()
             save(run, step, ends)
-            saved = step
+            saved, save_seconds = step, time.perf_counter() - started
         if ends:
             return ended(run, step, saved, number)
         step += 1
@@ -170,7 +172,7 @@ def loop(run: Run, step: int, told: Told) -> int:
             return diverged(run, step, f"loss {loss}, gradient norm {norm}")
         if run.metrics is not None:
             speed = settings.tokens_per_step / seconds
-            run.metrics.record(step, loss, norm, learning_rate(settings, step), speed, is_exact(run))
+            run.metrics.record(step, loss, norm, learning_rate(settings, step), speed, is_exact(run), save_seconds)
         told(step, loss, seconds)
 
 

@@ -49,15 +49,16 @@ class Journal:
     def _text_renderer(self) -> Any:
         return structlog.dev.ConsoleRenderer(colors=_is_terminal(self._stream), pad_event_to=22, sort_keys=False)
 
-    def write(self, event: str, level: str, incarnation: int, fields: Mapping[Any, Any]) -> None:
-        """Write one record everywhere it goes. What every record has is not replaced by a field of the same name."""
+    def write(self, event: str, level: str, incarnation: int, fields: Mapping[Any, Any]) -> dict[str, Any]:
+        """Write one record everywhere it goes; returns it. What every record has is not replaced by a field of the same name."""
         self._seq += 1
-        entry = dict(self._stamp(None, level, {"event": event, "level": level}))
+        entry: dict[str, Any] = dict(self._stamp(None, level, {"event": event, "level": level}))
         entry |= {**self._bound, "incarnation": incarnation, "seq": self._seq}
         entry = entry | _plain(fields) | entry
         self._append(_json(None, level, entry))
         if LEVELS[level] >= self._least:
             self._show(level, entry)
+        return entry
 
     def _append(self, line: str) -> None:
         try:

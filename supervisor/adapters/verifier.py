@@ -156,7 +156,8 @@ class Verifier:
         if not self._is_known(judged):
             return True
         told = self._told[judged.name]
-        return seal != told.seal and _worth(judged.verdict) != _worth(told.verdict)
+        may_differ = seal != told.seal or judged.name in self._unreadable
+        return may_differ and _worth(judged.verdict) != _worth(told.verdict)
 
     def _forget_gone(self, rungs: list[Rung]) -> list[str]:
         """Names told and no longer there. A seal that was made for one of them is for a file that nobody has any more."""
@@ -236,15 +237,15 @@ class Verifier:
         Raises OSError when the seal cannot be written.
         """
         rung = next((rung for rung in self._scan() if rung.name == name), None)
-        if rung is None or not self._is_known(rung):
+        if rung is None or not self._is_known(rung) or not self._told[name].verdict.usable:
             return None
         try:
             digest = sha256_of(rung.path)
             unchanged = identity_of(rung.path) == rung.identity
         except FileNotFoundError:
             unchanged = False
-        if not unchanged:
-            return None
+        if not unchanged or self._told[name].verdict.sha256 not in (None, digest):
+            return None  # a seal must not vouch for other bytes than those that were judged
         os.makedirs(os.path.join(self._directory, STATE_DIR, SEALS_DIR), exist_ok=True)
         write_durably(bound_seal_path(rung.path), bound_seal_text(digest, rung.identity).encode("ascii"))
         judged = judge(rung, self._ledger, fresh=True)

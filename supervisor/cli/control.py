@@ -1,12 +1,15 @@
 """`lastgood status`: how a run is doing, whether or not its supervisor is alive."""
 
+import dataclasses
 import json
 import time
 from typing import Annotated, Any
 
 import typer
 
+from supervisor.cli.accounting import Accounting, in_words
 from supervisor.errors import UsageError
+from supervisor.goodput import Goodput
 
 SHOWN = (
     "name",
@@ -36,6 +39,8 @@ def status(
             typer.echo(f"{key.replace('_', ' '):<14} {_plain(found[key])}")
     if found["failure"]:
         typer.echo(f"{'failure':<14} {found['failure']}")
+    for key, words in in_words(Goodput(**found["goodput"])):
+        typer.echo(f"{key:<14} {words}")
     alive = (
         f"process {found['supervisor_pid']}" if found["supervised"] else "nobody; the above is from the last supervisor"
     )
@@ -48,7 +53,7 @@ def _plain(value: Any) -> str:
 
 
 def read(directory: str) -> dict[str, Any]:
-    """The last summary with `supervised` as it is now. Raises UsageError when DIR has none."""
+    """The last summary with `supervised` and `goodput` as they are now. Raises UsageError when DIR has none."""
     from supervisor.adapters import statefile
 
     try:
@@ -62,4 +67,7 @@ def read(directory: str) -> dict[str, Any]:
     if not {"failure", "supervisor_pid", "written_at"} <= found.keys():
         raise UsageError(f"status: {directory}: status.json is damaged; a supervisor writes it anew")
     supervised = statefile.holder(directory) is not None
-    return {**found, "wanted": statefile.read_wanted(directory), "supervised": supervised}
+    accounting = Accounting(directory)
+    accounting.read()
+    goodput = dataclasses.asdict(accounting.goodput(found, supervised, time.time()))
+    return {**found, "wanted": statefile.read_wanted(directory), "supervised": supervised, "goodput": goodput}

@@ -2,18 +2,17 @@
 
 import json
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 from rich.text import Text
 
+from supervisor.cli.accounting import in_words
 from supervisor.cli.look import Row, View, is_number
-from supervisor.cli.text import bytes_text, printable, shown
+from supervisor.cli.text import bytes_text, printable, shown, span
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 PLAIN_BLOCKS = "_.-=+*%#"  # where the terminal has no others
 CURVE_ROWS_MAX = 6
-SPAN_MAX = 1e9  # seconds; some thirty years
 LATE_SECONDS = 10.0  # a supervisor writes its status twice a second
 COLOURS = {
     "healthy": "green",
@@ -60,7 +59,7 @@ def _head(view: View) -> list[Text]:
         title.append("  ")
         title.append(phase, style=COLOURS.get(phase, "yellow") if view.supervisor is not None else "dim")
     title.append(f"  {_step(view)}")
-    lines = [title, Text(_pace(view)), _who(view), Text(_origin(view))]
+    lines = [title, Text(_pace(view)), _who(view), Text(_origin(view)), *map(Text, _goodput(view))]
     if status.get("failure"):
         lines.append(Text(f"failure: {_word(status['failure'])}", style="bold red"))
     if view.problem is not None:
@@ -134,6 +133,14 @@ def _origin(view: View) -> str:
     if isinstance(good, dict):
         parts.append(f"last good {_word(good.get('name'))}")
     return "  ".join(parts)
+
+
+def _goodput(view: View) -> list[str]:
+    """What the run's time went to, in two lines: so far, and what follows from it."""
+    if view.account_read < 1:
+        return [f"goodput: {100 * view.account_read:.0f} % of what tells it is read"]
+    told = [f"{name} {words}" for name, words in ([] if view.goodput is None else in_words(view.goodput))]
+    return ["  ".join(told[:2]), "  ".join(told[2:])]
 
 
 def _curve(points: Sequence[tuple[int, float]], width: int, rows: int, ascii_only: bool) -> list[Text]:
@@ -217,15 +224,6 @@ def _record(one: dict[str, Any]) -> Text:
         (f"{_word(one.get('event')):<20}", COLOURS.get(level, "")),
         f" {said}",
     )
-
-
-def span(seconds: float) -> str:
-    """A length of time in the two units that suit it."""
-    whole = int(max(0.0, min(seconds, SPAN_MAX)))
-    for (unit, length), (finer, part) in pairwise((("d", 86400), ("h", 3600), ("m", 60), ("s", 1))):
-        if whole >= length:
-            return f"{whole // length}{unit}{whole % length // part:02}{finer}"
-    return f"{whole}s"
 
 
 def _word(value: Any) -> str:

@@ -12,12 +12,14 @@ from lastgood.ledger import Ledger
 from lastgood.rungs import Rung, scan
 from lastgood.verdict import Verdict
 from supervisor.adapters import statefile
+from supervisor.cli.accounting import METRICS_FILE, Accounting
+from supervisor.goodput import Goodput
 from supervisor.tails import objects, sampled, tail
 
 T = TypeVar("T")
 
-METRICS_FILE = "metrics.jsonl"  # of the bundled trainer
 EVENTS_BYTES = 256 << 10  # of the end of events.jsonl
+ACCOUNT_BYTES = 16 << 20  # of all of events.jsonl and metrics.jsonl, each time that one looks
 METRICS_BYTES = 192 << 10  # of metrics.jsonl, from all over it
 METRICS_PIECES = 63
 RECENT_BYTES = 16 << 10  # of the end of metrics.jsonl, for speeds
@@ -58,6 +60,8 @@ class View:
     curve: tuple[tuple[int, float], ...] = ()
     tokens_per_second: float | None = None
     steps_per_second: float | None = None
+    goodput: Goodput | None = None
+    account_read: float = 1.0  # the share that was read of what goodput is reckoned from
 
 
 class Look:
@@ -67,6 +71,7 @@ class Look:
         self._directory = directory
         self._pattern = pattern
         self._known: dict[str, tuple[Any, Any]] = {}
+        self._accounting = Accounting(directory)
         self._seen: deque[tuple[float, int, int]] = deque(maxlen=600)  # when, incarnation, step
 
     def view(self, now: float) -> View:
@@ -83,6 +88,7 @@ class Look:
         lines = self._once(
             "curve", _stamp(metrics), lambda: curve_of(objects(sampled(metrics, METRICS_BYTES, METRICS_PIECES)))
         )
+        self._accounting.read(ACCOUNT_BYTES)
         told = verdicts_in(status, records)
         tokens, steps = speeds(recent, status.get("incarnation"))
         return View(
@@ -100,6 +106,8 @@ class Look:
             curve=tuple(lines or curve_of(r for r in records if r.get("event") == "trainer.progressed")),
             tokens_per_second=tokens,
             steps_per_second=self._speed(status) if steps is None else steps,
+            goodput=self._accounting.goodput(status, supervisor is not None, now),
+            account_read=self._accounting.share_read,
         )
 
     def _once(self, what: str, stamp: Any, read: Callable[[], T]) -> T:

@@ -59,6 +59,7 @@ def read_settings(
 ) -> "Settings":
     """Settings from a file, or from the command line with `--checkpoints DIR -- CMD...`. Raises UsageError."""
     from supervisor import configuration, launch  # half of what any command would take to start
+    from supervisor.adapters import notifier
 
     if checkpoints is None:
         if len(words) != 1:
@@ -73,6 +74,7 @@ def read_settings(
     chosen = configuration.load(None if checkpoints is not None else words[0], sets, base)
     launch.check_program(chosen, where)
     launch.check_arguments(chosen, where)
+    notifier.check(chosen.notify, where)
     return chosen
 
 

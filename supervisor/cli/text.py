@@ -1,6 +1,9 @@
 """How names and sizes are shown to a person: nothing from outside may end a line or steer a terminal."""
 
 import os
+from itertools import pairwise
+
+SPAN_MAX = 1e9  # seconds; some thirty years
 
 
 def printable(text: str) -> str:
@@ -23,3 +26,12 @@ def bytes_text(count: int) -> str:
             return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
         amount /= 1000
     return f"{amount:.1f} TB"
+
+
+def span(seconds: float) -> str:
+    """A length of time in the two units that suit it."""
+    whole = int(max(0.0, min(seconds, SPAN_MAX)))
+    for (unit, length), (finer, part) in pairwise((("d", 86400), ("h", 3600), ("m", 60), ("s", 1))):
+        if whole >= length:
+            return f"{whole // length}{unit}{whole % length // part:02}{finer}"
+    return f"{whole}s"

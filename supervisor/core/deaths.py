@@ -58,8 +58,8 @@ def settle(state: State, death: TrainerExited, now: float, policy: Policy) -> Ou
 def _blame(state: State, death: TrainerExited, policy: Policy) -> Outcome:
     """Deaths alike from one snapshot make it a suspect; the same from an older one acquits it, and ends the run."""
     resumed, before = state.life.resumed, state.memory.blame
-    if resumed is None:
-        return state, ()
+    if resumed is None or (death.code is None and death.signal is None):
+        return state, ()  # there was no trainer to die
     found = blame.after_crash(before, resumed, state.life.reported, death)
     state = replace(state, memory=replace(state.memory, blame=found))
     if before is not None and before.suspect is not None and blame.exonerates(before, found):
@@ -116,9 +116,9 @@ def _finished(state: State, policy: Policy) -> bool:
     if policy.final_step is None:
         return state.ending not in (Ending.STOP, Ending.PAUSE)
     saved, told, signs = state.memory.high_water, state.life.reported, state.life.signs
-    return (
-        max(-1 if saved is None else saved, -1 if told is None or signs < SIGNS_TO_TRUST else told) >= policy.final_step
-    )
+    there = [rung.step for rung in state.rungs if rung.step is not None and rung.verdict and rung.verdict.usable]
+    reached = (-1 if saved is None else saved, -1 if told is None or signs < SIGNS_TO_TRUST else told, *there)
+    return max(reached) >= policy.final_step
 
 
 def _after_death(state: State, cause: str, now: float, policy: Policy) -> Outcome:

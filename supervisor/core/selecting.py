@@ -8,6 +8,7 @@ from supervisor.core import blame, deaths, divergence, notes
 from supervisor.core.commands import (
     Arm,
     Command,
+    PutBack,
     Record,
     SaveMemory,
     SetAside,
@@ -43,15 +44,15 @@ def on_unreadable(state: State, event: Event, now: float, policy: Policy) -> Out
         return notes.stopped(state)
     if state.pause:
         return notes.paused(state)
-    said = () if state.tries else (Record("directory.unreadable", {"reason": event.reason}),)
-    waiting = replace(state, phase=Phase.WAITING, tries=state.tries + 1)
+    said = () if state.away else (Record("directory.unreadable", {"reason": event.reason}),)
+    waiting = replace(state, phase=Phase.WAITING, away=True)
     return waiting, (*said, Arm(Deadline.RETRY, now + policy.retry_seconds))
 
 
 def on_ladder(state: State, event: Event, now: float, policy: Policy) -> Outcome:
     """The directory is known: settle the last death if there was one, then start, wait, or end."""
     assert isinstance(event, LadderJudged)
-    state, commands = _take_in(state, event, now)
+    state, commands = _take_in(replace(state, away=False), event, now)
     event = replace(event, rungs=_doubted(state, event.rungs))
     state = replace(state, rungs=_doubted(state, state.rungs))
     if state.death is not None:
@@ -118,6 +119,10 @@ def _go_on(state: State, event: LadderJudged, now: float, policy: Policy) -> Out
 
 def _without_any(state: State, event: LadderJudged, now: float, policy: Policy) -> Outcome:
     """No rung may be resumed from: start fresh only where none ever was, or when that was asked for."""
+    found = state.memory.blame
+    if found is not None and found.suspect is not None:
+        cleared = replace(state, memory=replace(state.memory, blame=replace(found, suspect=None)))
+        return notes.joined((PutBack(found.suspect.name, found.suspect.step),), deaths.judge_again(cleared))
     if not event.ever_held and not state.memory.ever_proven:
         again = state.incarnation > 0 and state.memory.reached is not None
         said = (Record("run.started_over", {"rejected": []}),) if again else ()
@@ -127,8 +132,12 @@ def _without_any(state: State, event: LadderJudged, now: float, policy: Policy) 
     never_had_a_whole_one = state.memory.born_empty and not state.memory.ever_proven
     if policy.allow_fresh_start or (never_had_a_whole_one and not _unreadable(event.rungs)):
         asides = _asides(event.rungs, policy)
+        if policy.resume is Resume.SELF and asides:
+            return _clear_the_way(state, asides, now, policy)
         record = Record("run.started_over", {"rejected": notes.rejected(event.rungs)})
-        anew = replace(state, memory=replace(state.memory, high_water=None, reached=None, ever_proven=False))
+        anew = replace(
+            state, memory=replace(state.memory, high_water=None, reached=None, ever_proven=False, blame=None)
+        )
         return notes.joined((*asides, record), _spawn(_without(anew, asides), None))
     if _unreadable(event.rungs) and state.tries < policy.unreadable_tries:
         return _wait(state, now, policy)
@@ -175,7 +184,8 @@ def _resume_from(state: State, chosen: RungFact, now: float, policy: Policy) -> 
         depth=len(newer),
         rejected=notes.rejected(newer),
     )
-    said = (record,) if state.tries == 0 else ()
+    said = () if state.fallback_to == chosen.name else (record,)
+    state = replace(state, fallback_to=chosen.name)
     if policy.resume is Resume.SELF and asides:
         return notes.joined(said, _clear_the_way(state, asides, now, policy))
     commands = (*said, *asides, *notes.unproven_note(chosen))
@@ -184,10 +194,10 @@ def _resume_from(state: State, chosen: RungFact, now: float, policy: Policy) -> 
 
 def _clear_the_way(state: State, asides: tuple[SetAside, ...], now: float, policy: Policy) -> Outcome:
     """A trainer that finds the newest itself is started only once the directory was seen without the bad ones."""
-    if state.tries > policy.unreadable_tries:
+    if state.clearings > policy.unreadable_tries:
         return notes.failed(state, *notes.in_the_way(asides[0].rung))
-    trying = replace(state, tries=state.tries + 1)
-    if state.tries == 0:
+    trying = replace(state, clearings=state.clearings + 1)
+    if state.clearings == 0:
         return notes.joined(asides, deaths.judge_again(trying))
     return replace(trying, phase=Phase.WAITING), (*asides, Arm(Deadline.RETRY, now + policy.retry_seconds))
 
@@ -211,7 +221,8 @@ def _spawn(state: State, snapshot: RungFact | None) -> Outcome:
     """Start the next incarnation."""
     memory = replace(_as_tried(state.memory, snapshot), incarnation=state.memory.incarnation + 1, done=None)
     life = Life(resumed=snapshot, checked=snapshot is None or snapshot.step is None)
-    started = replace(state, phase=Phase.STARTING, memory=memory, life=life, ending=None, killed=False, tries=0)
+    started = replace(state, phase=Phase.STARTING, memory=memory, life=life, ending=None, killed=False)
+    started = replace(started, tries=0, clearings=0, fallback_to=None)
     return started, (SaveMemory(memory), SpawnTrainer(memory.incarnation, snapshot, memory.skip))
 
 

@@ -120,9 +120,10 @@ class State:
     """Everything the core knows. `memory` is the part that outlives the supervisor.
 
     `death` is an exit that has not been decided about; `ending` is why we are ending the trainer; `stop_signal` is the wish
-    to stop, which nothing takes back; `pause` is the wish to pause; `tries` counts reads of a directory or rung that failed
-    in a row; `killed` says that the tree was sent SIGKILL, `stuck` that it did not die of it; `failure` is (status, reason,
-    advice) once the run must end in failure.
+    to stop, which nothing takes back; `pause` is the wish to pause; `tries` counts looks at which a rung could not be read,
+    `clearings` those at which one was in the way, `away` says that the directory itself could not be read, and
+    `fallback_to` to which rung a fallback was said, all since the last start; `killed` says that the tree was sent SIGKILL,
+    `stuck` that it did not die of it; `failure` is (status, reason, advice) once the run must end in failure.
     """
 
     phase: Phase = Phase.SELECTING
@@ -134,6 +135,9 @@ class State:
     stop_signal: int | None = None
     pause: bool = False
     tries: int = 0
+    clearings: int = 0
+    away: bool = False
+    fallback_to: str | None = None
     killed: bool = False
     stuck: bool = False
     failure: tuple[int, str, str] | None = None

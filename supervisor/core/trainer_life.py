@@ -124,10 +124,10 @@ def _end(state: State, ending: Ending, now: float, policy: Policy) -> Outcome:
     return state, (drop, KillTree(), Arm(Deadline.GRACE, now + policy.kill_seconds))
 
 
-def _life_sign(state: State, now: float, policy: Policy) -> Outcome:
+def _life_sign(state: State, now: float, policy: Policy, checked: bool = True) -> Outcome:
     life = state.life
     gap = max(life.gap_seconds, now - life.sign_at) if life.signs else 0.0
-    life = replace(life, signs=life.signs + 1, sign_at=now, gap_seconds=gap, checked=True)
+    life = replace(life, signs=life.signs + 1, sign_at=now, gap_seconds=gap, checked=checked)
     state = replace(state, life=life, phase=Phase.RUNNING)
     if life.finishing:
         return state, ()
@@ -147,13 +147,15 @@ def on_snapshot(state: State, event: Event, now: float, policy: Policy) -> Outco
     assert isinstance(event, SnapshotJudged)
     alive = state.phase in (Phase.STARTING, Phase.RUNNING)
     rung = event.rung
+    assert rung.verdict is not None
     new = _is_new(state, rung)
-    if alive and new and _was_written_since(state, rung) and _is_below_resumed(state, rung.step, policy):
+    tells = alive and new and rung.verdict.usable and _was_written_since(state, rung)
+    if tells and _is_below_resumed(state, rung.step, policy):
         return _end_ignorer(state, rung.step, now, policy)
-    state, commands = notes.note_snapshot(state, rung, policy)
+    state, commands = notes.note_snapshot(_without_seal(state, rung.name), rung, policy)
     if not alive or not new:
         return state, commands
-    state, armed = _life_sign(state, now, policy)
+    state, armed = _life_sign(state, now, policy, state.life.checked or tells)
     state, seals = _seal_outlived(state)
     state = _await_seal(state, rung)
     return notes.joined((*commands, *armed, *seals), _watch_the_end(state, now, policy))
@@ -188,6 +190,11 @@ def on_sealed(state: State, event: Event, now: float, policy: Policy) -> Outcome
     if state.phase not in LIVE:
         return state, (said, *commands)
     return notes.joined((said, *commands), _watch_the_end(state, now, policy))
+
+
+def _without_seal(state: State, name: str) -> State:
+    """The state in which a snapshot no longer waits to be sealed: what it was judged before is not what it holds now."""
+    return replace(state, life=replace(state.life, unsealed=tuple(one for one in state.life.unsealed if one != name)))
 
 
 def on_gone(state: State, event: Event, now: float, policy: Policy) -> Outcome:

@@ -807,3 +807,36 @@ def test_rungs_to_be_passed_are_judged_and_more_below_them(
     assert [50, 40, 30, 20] == judged(above=20)
     assert [50, 40, 30, 20, 10] == judged("step_20.pt", "step_99.pt", above=29)
     assert [50, 40, 30, 20, 10] == judged(above=1)
+
+
+def test_a_snapshot_that_could_not_be_read_is_news_once_it_can(
+    make_zip: MakeSnapshot, verifier: Verifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is progress then, although its bytes are those that were told as unreadable."""
+    make_zip("step_10.pt", 10)
+    real = rungs.verify
+    monkeypatch.setattr(rungs, "verify", lambda path: Verdict(Kind.UNREADABLE, None, "away"))
+    first = verifier.judge_ladder()
+    monkeypatch.setattr(rungs, "verify", real)
+    second = verifier.judge_ladder()
+
+    assert isinstance(first, LadderJudged)
+    assert isinstance(second, LadderJudged)
+    assert ({"step_10.pt"}, {"step_10.pt"}, set()) == (
+        set(first.arrived), set(second.arrived), set(verifier.judge_ladder().arrived)
+    )  # fmt: skip
+
+
+def test_what_was_condemned_or_changed_is_not_sealed(
+    make_zip: MakeSnapshot, verifier: Verifier, tmp_path: Path
+) -> None:
+    """A seal says that bytes are those that were judged good, and no others."""
+    path = make_zip("step_10.pt", 10)
+    os.truncate(path, path.stat().st_size // 2)
+    verifier.judge_ladder()
+    assert None is verifier.seal("step_10.pt")
+
+    make_zip("step_20.pt", 20)
+    verifier.judge_ladder()
+    assert None is not verifier.seal("step_20.pt")
+    assert [] == list(tmp_path.rglob("step_10.pt.json"))

@@ -101,16 +101,17 @@ def test_a_run_learns(settings, losses):
 
 
 def test_every_step_is_in_the_metrics(settings, steps, monkeypatch):
-    """One line for each step with all that a report needs, the incarnation from the environment."""
+    """One line for each step with all that a report needs, the incarnation from the environment; after a save its seconds."""
     monkeypatch.setenv("LASTGOOD_INCARNATION", "7")
-    chosen = settings()
+    chosen = settings(save_interval=8)
 
     train.train(chosen)
 
     lines = steps(chosen.out_dir)
     keys = {"step", "loss", "lr", "grad_norm", "tokens_per_second", "time", "incarnation", "exact"}
     assert list(range(1, 21)) == list(lines)
-    assert [keys] * 20 == [set(line) for line in lines.values()]
+    assert [keys] * 20 == [set(line) - {"save_seconds"} for line in lines.values()]
+    assert {9, 17} == {step for step, line in lines.items() if line.get("save_seconds", 0) > 0}
     assert {7} == {line["incarnation"] for line in lines.values()}
     assert train.learning_rate(chosen, 3) == lines[3]["lr"]
 

@@ -1,0 +1,60 @@
+"""`python -m tests.simulator --seeds N [--first S] [--jobs J]`: N lives; prints what they met, and stops at a broken promise.
+
+Exit status 1 with the seed, its plan and its history when a promise was broken; the same command with `--first SEED --seeds 1`
+repeats that life.
+"""
+
+import argparse
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+
+from tests.simulator.life import Life, live
+from tests.simulator.plan import kinds
+
+CHUNK = 50
+
+
+def main() -> int:
+    """Live the lives that were asked for."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulator", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=2_000, help="how many lives")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes at a time")
+    parser.add_argument("--history", action="store_true", help="print each life, whatever became of it")
+    asked = parser.parse_args()
+    met: Counter[str] = Counter()
+    ends: Counter[int] = Counter()
+    starts = 0
+    for life in _lives(range(asked.first, asked.first + asked.seeds), asked.jobs):
+        met.update(life.met)
+        ends.update(life.statuses)
+        starts += life.spawns
+        if asked.history or life.broken is not None:
+            print(life.told())
+        if life.broken is not None:
+            return 1
+    width = max(map(len, kinds()))
+    for kind in kinds():
+        print(f"{kind:<{width}} {met[kind]:>9,}")
+    print(f"ends by exit status: {dict(sorted(ends.items()))}")
+    print(f"{asked.seeds:,} lives, {starts:,} trainers, no promise broken")
+    return 0
+
+
+def _lives(seeds: Iterable[int], jobs: int) -> Iterator[Life]:
+    if jobs <= 1:
+        yield from map(live, seeds)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        try:
+            yield from pool.map(partial(live), seeds, chunksize=CHUNK)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

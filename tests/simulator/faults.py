@@ -1,0 +1,268 @@
+"""What each kind of fault does to the world. Some strike at once, some wait for their occasion; each counts once it was met."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from lastgood.choose import newest_first
+from tests.simulator.disk import GARBLED, SIZE, File
+from tests.simulator.plan import Fault, Planned
+from tests.simulator.processes import Process, Trainer
+
+if TYPE_CHECKING:
+    from tests.simulator.world import World
+
+AWAY_ERRNOS = (2, 5, 116)
+"""As a directory answers that is unmounted, whose disk fails, or whose file server forgot it."""
+
+WAITING = frozenset(
+    {
+        Fault.USAGE,
+        Fault.DIE_SAVING,
+        Fault.IGNORE,
+        Fault.GARBAGE,
+        Fault.WILL_NOT_EXIT,
+        Fault.FALL_BACK,
+        Fault.SPAWN_REFUSED,
+    }
+)
+"""Faults that wait for their occasion."""
+
+
+def strike(world: "World", one: Planned) -> None:
+    """A planned fault happens now."""
+    if not world.in_storm:
+        return
+    world.tell("planned", str(one.kind))
+    if one.kind in WAITING:
+        world.armed[one.kind] += 1
+        if one.kind is Fault.FALL_BACK and (trainer := world.trainer) is not None:
+            trainer.die(1, None)
+    elif one.kind in _ON_TRAINER:
+        if (trainer := world.trainer) is not None:
+            _ON_TRAINER[one.kind](world, trainer, one.dice)
+    elif one.kind in _ON_FILE:
+        if (file := _victim(world, one.dice)) is not None:
+            _ON_FILE[one.kind](world, file, one.dice)
+    else:
+        _ON_WORLD[one.kind](world, one.dice)
+
+
+def _victim(world: "World", dice: float) -> File | None:
+    """The newest, mostly."""
+    files = newest_first(world.disk.files.values())
+    if not files:
+        return None
+    return files[0] if dice < 0.6 else files[int(dice * 1000) % len(files)]
+
+
+# -- on the trainer -----------------------------------------------------------------------------------------------------
+
+
+def _crash(world: "World", trainer: Trainer, dice: float) -> None:
+    world.meet(Fault.CRASH)
+    trainer.die((1, 3, 77)[int(dice * 3)], None)
+
+
+def _fault_signal(world: "World", trainer: Trainer, dice: float) -> None:
+    world.meet(Fault.FAULT_SIGNAL)
+    trainer.die(None, 11)
+
+
+def _kill(world: "World", trainer: Trainer, dice: float) -> None:
+    if trainer.kill():
+        world.meet(Fault.KILLED)
+
+
+def _chaos(world: "World", trainer: Trainer, dice: float) -> None:
+    (trainer.shell or trainer).chaos = f"f{world.number()}"
+    if trainer.kill():
+        world.meet(Fault.CHAOS)
+
+
+def _stall(world: "World", trainer: Trainer, dice: float) -> None:
+    if not trainer.finished:
+        world.meet(Fault.STALL)
+        trainer.stalled = True
+
+
+def _deafen(world: "World", trainer: Trainer, dice: float) -> None:
+    trainer.deaf = True
+    if dice < 0.7:
+        world.ask_to_stop(15)
+
+
+def _leak(world: "World", trainer: Trainer, dice: float) -> None:
+    world.meet(Fault.LEAK)
+    child = Process(world)
+    world.processes.append(child)
+    if dice < 0.3:
+        world.after(200 * dice, lambda: child.die(0, None))
+
+
+def _hold(world: "World", trainer: Trainer, dice: float) -> None:
+    """It waits for storage in the kernel, where no signal reaches it."""
+    trainer.kept_until = world.now + 200.0 * dice
+    trainer.stalled = trainer.stalled or (dice < 0.7 and not trainer.finished)
+
+
+def _diverge(world: "World", trainer: Trainer, dice: float) -> None:
+    trainer.diverging = 3
+    if dice < 0.4:
+        world.diverges_at = trainer.step + 1  # it will again, until that data is skipped
+
+
+def _end_early(world: "World", trainer: Trainer, dice: float) -> None:
+    if not trainer.finished:
+        world.meet(Fault.EARLY_END)
+        world.ended_early = True
+        world.finished = world.finished or trainer.step >= world.plan.last_step
+        trainer.die(0, None)
+
+
+_ON_TRAINER: dict[Fault, Callable[["World", Trainer, float], None]] = {
+    Fault.CRASH: _crash,
+    Fault.FAULT_SIGNAL: _fault_signal,
+    Fault.KILLED: _kill,
+    Fault.CHAOS: _chaos,
+    Fault.STALL: _stall,
+    Fault.DEAF: _deafen,
+    Fault.LEAK: _leak,
+    Fault.UNKILLABLE: _hold,
+    Fault.DIVERGE: _diverge,
+    Fault.EARLY_END: _end_early,
+}
+
+
+# -- on a snapshot ------------------------------------------------------------------------------------------------------
+
+
+def _flip(world: "World", file: File, dice: float) -> None:
+    world.meet(Fault.FLIP)
+    world.harm(file)
+
+
+def _flip_and_touch(world: "World", file: File, dice: float) -> None:
+    world.meet(Fault.TOUCHED_FLIP)
+    world.harm(file, touch=True)
+
+
+def _cut(world: "World", file: File, dice: float) -> None:
+    world.meet(Fault.CUT)
+    world.harm(file, size=0 if dice < 0.2 else SIZE // 2, touch=True)
+
+
+def _lose_seal(world: "World", file: File, dice: float) -> None:
+    if file.seal is not None:
+        world.meet(Fault.SEAL_LOST)
+        file.seal, file.seal_inode = None, 0
+        world.hint(f"{file.name}.sha256")
+
+
+def _garble_seal(world: "World", file: File, dice: float) -> None:
+    if file.seal is not None:
+        world.meet(Fault.SEAL_GARBLED)
+        file.seal, file.seal_inode = GARBLED, world.disk.inode()
+        world.hint(f"{file.name}.sha256")
+
+
+def _fail_reads(world: "World", file: File, dice: float) -> None:
+    file.errors_until = world.now + 90.0 * dice
+
+
+def _forbid(world: "World", file: File, dice: float) -> None:
+    file.forbidden = True
+
+
+def _root(world: "World", file: File, dice: float) -> None:
+    """It cannot be moved nor removed; mostly it is also bad, so that somebody wants to."""
+    file.rooted = True
+    if dice < 0.7:
+        world.harm(file, size=SIZE // 2, touch=True)
+
+
+_ON_FILE: dict[Fault, Callable[["World", File, float], None]] = {
+    Fault.FLIP: _flip,
+    Fault.TOUCHED_FLIP: _flip_and_touch,
+    Fault.CUT: _cut,
+    Fault.SEAL_LOST: _lose_seal,
+    Fault.SEAL_GARBLED: _garble_seal,
+    Fault.READ_ERROR: _fail_reads,
+    Fault.FORBIDDEN: _forbid,
+    Fault.STUCK_RUNG: _root,
+}
+
+
+# -- on the rest of the world -------------------------------------------------------------------------------------------
+
+
+def _loop(world: "World", dice: float) -> None:
+    world.loops = True
+
+
+def _fill(world: "World", dice: float) -> None:
+    world.disk.full_until = world.now + 120.0 * dice
+
+
+def _take_away(world: "World", dice: float) -> None:
+    world.disk.away_until = world.now + 120.0 * dice
+    world.disk.away_errno = AWAY_ERRNOS[int(dice * 1000) % len(AWAY_ERRNOS)]
+
+
+def _slow_down(world: "World", dice: float) -> None:
+    world.disk.slow_until = world.now + 120.0 * dice
+
+
+def _set_back(world: "World", dice: float) -> None:
+    world.meet(Fault.WALL_BACK)
+    world.wall_ahead -= 7200.0 * dice
+
+
+def _set_ahead(world: "World", dice: float) -> None:
+    world.meet(Fault.WALL_AHEAD)
+    world.wall_ahead += 7200.0 * dice
+
+
+def _lose_hints(world: "World", dice: float) -> None:
+    world.hints_lost_until = world.now + 200.0 * dice
+
+
+def _kill_supervisor(world: "World", dice: float) -> None:
+    world.kill_in = int(60 * dice)
+
+
+def _pause_supervisor(world: "World", dice: float) -> None:
+    world.pause_seconds = 200.0 * dice
+
+
+def _power_cut(world: "World", dice: float) -> None:
+    world.cut_power()
+
+
+def _stop(world: "World", dice: float) -> None:
+    world.ask_to_stop(2 if dice < 0.3 else 15)
+
+
+def _pause(world: "World", dice: float) -> None:
+    world.wish("pause")
+    world.after(60.0 + 240.0 * dice, lambda: world.wish("run"))
+
+
+def _remove_lock(world: "World", dice: float) -> None:
+    world.lock_removed = True
+
+
+_ON_WORLD: dict[Fault, Callable[["World", float], None]] = {
+    Fault.CRASH_LOOP: _loop,
+    Fault.FULL: _fill,
+    Fault.AWAY: _take_away,
+    Fault.SLOW: _slow_down,
+    Fault.WALL_BACK: _set_back,
+    Fault.WALL_AHEAD: _set_ahead,
+    Fault.EVENTS_LOST: _lose_hints,
+    Fault.SUPERVISOR_KILLED: _kill_supervisor,
+    Fault.SUPERVISOR_PAUSED: _pause_supervisor,
+    Fault.POWER_CUT: _power_cut,
+    Fault.STOP: _stop,
+    Fault.PAUSE: _pause,
+    Fault.LOCK_REMOVED: _remove_lock,
+}

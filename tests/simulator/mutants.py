@@ -1,0 +1,127 @@
+"""The product broken on purpose, in one place each: the simulator must notice, or it proves nothing."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from lastgood import keep, rungs
+from lastgood.verdict import Kind, Proof, Verdict
+from supervisor import directory_side, runtime
+from supervisor.adapters import statefile, verifier
+from supervisor.core import budget, deaths, ending, machine, selecting, trainer_life
+from supervisor.core import commands as c
+from supervisor.core import events as e
+from supervisor.core.state import Phase
+
+Mutant = Callable[[], AbstractContextManager[None]]
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
+    """Replace `owner.name` by what `make` makes of the real one."""
+    real = getattr(owner, name)
+    setattr(owner, name, make(real))
+    try:
+        yield
+    finally:
+        setattr(owner, name, real)
+
+
+@contextmanager
+def _cell(event: type, phase: Phase, make: Callable[[Any], Any]) -> Iterator[None]:
+    """Replace one cell of the core's table."""
+    row = machine.TABLE[event]
+    real = row[phase]
+    row[phase] = make(real)
+    try:
+        yield
+    finally:
+        row[phase] = real
+
+
+def _second(real: Any) -> Any:
+    def choose(ladder: Any) -> Any:
+        rest = [rung for rung in ladder[1:] if rung.verdict is not None]
+        return real(rest) or real(ladder)
+
+    return choose
+
+
+@contextmanager
+def _second_newest() -> Iterator[None]:
+    def all_of_them(real: Any) -> Any:
+        return lambda found, ledger: [rungs.judge(rung, ledger, fresh=True) for rung in found]
+
+    with _replaced(selecting, "choose", _second), _replaced(verifier, "down_to_first_proven", all_of_them):
+        yield
+
+
+def _believing(real: Any) -> Any:
+    def verify(path: str, deep: bool = False) -> Verdict:
+        found: Verdict = real(path)
+        return found if found.kind is Kind.UNREADABLE else found._replace(kind=Kind.HEALTHY, proof=Proof.SEAL)
+
+    return verify
+
+
+def _progressing(real: Any) -> Any:
+    return lambda before, limits, now, progressed: real(before, limits, now, True)
+
+
+def _not_sweeping(real: Any) -> Any:
+    def begin(state: Any) -> Any:
+        return deaths.judge_again(state)
+
+    return begin
+
+
+def _taken_for_empty(real: Any) -> Any:
+    def on_unreadable(state: Any, event: Any, now: float, policy: Any) -> Any:
+        forgetful = replace(state, memory=replace(state.memory, ever_proven=False))
+        return selecting.on_ladder(forgetful, e.LadderJudged((), ever_held=False), now, policy)
+
+    return on_unreadable
+
+
+def _silent(real: Any) -> Any:
+    def resume_from(*arguments: Any) -> Any:
+        state, orders = real(*arguments)
+        return state, tuple(o for o in orders if not (isinstance(o, c.Record) and o.event == "fallback.chosen"))
+
+    return resume_from
+
+
+def _all_but_the_newest(real: Any) -> Any:
+    return lambda ladder, limits, in_use=(): [rung for rung in ladder[1:] if rung.verdict and rung.verdict.proven]
+
+
+@contextmanager
+def _on_wall_clock() -> Iterator[None]:
+    def walled(real: Any) -> Any:
+        return SimpleNamespace(monotonic=real.time, time=real.time)
+
+    with _replaced(runtime, "time", walled), _replaced(directory_side, "time", walled):
+        yield
+
+
+MUTANTS: dict[str, Mutant] = {
+    "choose the second newest": _second_newest,
+    "skip verification": partial(_replaced, rungs, "verify", _believing),
+    "count a restart as progress": partial(_replaced, budget, "spend", _progressing),
+    "forget the sweep at the start": partial(_replaced, machine, "begin", _not_sweeping),
+    "take an unreadable directory for an empty one": partial(
+        _cell, e.LadderUnreadable, Phase.SELECTING, _taken_for_empty
+    ),
+    "fall back without a record": partial(_replaced, selecting, "_resume_from", _silent),
+    "keep only the newest": partial(_replaced, keep, "expendable", _all_but_the_newest),
+    "give up at the first death": partial(_replaced, budget, "_is_spent", lambda _: lambda *_: True),
+    "take any exit with 0 for the end": partial(_replaced, deaths, "_finished", lambda _: lambda *_: True),
+    "skip the resume check": partial(_replaced, trainer_life, "_is_below_resumed", lambda _: lambda *_: False),
+    "do not heed a stop": partial(_cell, e.StopRequested, Phase.RUNNING, lambda _: ending.on_stop_again),
+    "do not heed a pause": partial(_replaced, runtime.Runtime, "_read_wish", lambda _: lambda self: None),
+    "trust the wall clock": _on_wall_clock,
+    "never write run.json": partial(_replaced, statefile, "write_run", lambda _: lambda *_: None),
+}

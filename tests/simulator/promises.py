@@ -1,0 +1,363 @@
+"""What the supervisor promises, checked against the truth of the fake world. Each promise has a name; breaking one raises.
+
+What nobody could know is no broken promise: damage done to a snapshot after it was last read.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from lastgood.choose import newest_first
+from lastgood.verdict import Verdict
+from supervisor.errors import ExitStatus
+from supervisor.records import CATALOGUE
+from tests.simulator.disk import File
+from tests.simulator.processes import Trainer
+
+if TYPE_CHECKING:
+    from tests.simulator.world import World
+
+STOP_MARGIN_SECONDS = 120.0  # within which something else may have held it up
+PAUSE_SECONDS = 110.0  # after which a pause must have come about
+TURNS_MAX = 60_000
+IDLE_TURNS_MAX = 2_000  # in a row in which no time passes
+LIMIT = 4  # `restarts.without_progress`
+ROLLBACKS = 3  # `divergence.rollbacks`
+SPAN_SECONDS = 600.0  # as the core has it
+SLACK_SECONDS = 200.0  # between a death and the decision about it
+END_STATUSES = frozenset({0, 2, 3, 4, 5, 130, 143})
+
+
+PROMISES = frozenset(
+    {
+        "never two trainers",
+        "never from a bad snapshot",
+        "the newest good one",
+        "never start over in silence",
+        "good ones stay",
+        "one record a fallback",
+        "records are documented",
+        "only promised ends",
+        "nothing left alive",
+        "never give up while it progresses",
+        "never loop without progress",
+        "a resume that is ignored is seen",
+        "a trainer that goes on is left alone",
+        "a stop is heeded",
+        "a pause is heeded",
+        "the loop sleeps",
+        "what is done stays done",
+        "progress after the storm",
+    }
+)
+"""What can be broken, by name."""
+
+
+class BrokenError(AssertionError):
+    """A promise was broken."""
+
+    def __init__(self, promise: str, detail: str) -> None:
+        assert promise in PROMISES
+        super().__init__(f"{promise}: {detail}")
+
+
+class Promises:
+    """The checks, called by the world as things happen, and what they must remember."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self.allow_fresh = False
+        self.proven_ever = False
+        self._proven: list[tuple[float, int, int]] = []
+        self.high_water: int | None = None
+        self.progressed_ever = False
+        self.deaths: list[float] = []
+        """Times of deaths since the run last progressed."""
+        self.loop_deaths: list[float] = []
+        """Those of a trainer that dies at every start, and nobody asked."""
+        self.spawns = 0
+        self.suspects: set[tuple[str, int]] = set()
+        """Names and times of snapshots that the supervisor said it suspects: an older one may be tried."""
+        self.above: int | None = None
+        """Snapshots of later steps may be passed over once: the supervisor said that the run had diverged after it."""
+        self._failure = ""
+        self.refusals = 0
+        """How often a snapshot could not be set aside, in this supervisor's life."""
+        self._fallbacks: list[Mapping[str, Any]] = []
+        self._moved: list[File] = []
+        self._turns = 0
+        self._idle_turns = 0
+        self._turned_at = -1.0
+
+    def keep(self, promise: str, kept: bool, detail: str) -> None:
+        """Raise when a promise is broken."""
+        if not kept:
+            raise BrokenError(promise, detail)
+
+    # -- a supervisor's life ------------------------------------------------------------------------------------------
+
+    def began(self, allow_fresh: bool) -> None:
+        """A supervisor was started; what an earlier one was about to do is forgotten."""
+        self.allow_fresh = allow_fresh
+        self._fallbacks, self._moved = [], []
+        self._proven = []
+        self.loop_deaths = self.loop_deaths[:-1]  # the last one may have been that of both
+        self._turns = self.refusals = 0
+
+    def turned(self) -> None:
+        """The loop has come round."""
+        world = self._world
+        self._turns += 1
+        self._take_in()
+        self._idle_turns = self._idle_turns + 1 if world.now - self._turned_at < 1e-4 else 0
+        self._turned_at = world.now
+        self.keep("the loop sleeps", self._idle_turns < IDLE_TURNS_MAX, f"{self._idle_turns} turns without time")
+        self.keep("the loop sleeps", self._turns < TURNS_MAX, f"{self._turns} turns")
+        trainers = [one for one in world.living if isinstance(one, Trainer)]
+        self.keep("never two trainers", len(trainers) <= 1, f"{len(trainers)} live")
+
+    def recorded(self, event: str, fields: Mapping[str, Any]) -> None:
+        """A record was written."""
+        self.keep("records are documented", event in CATALOGUE, event)
+        expected = set(CATALOGUE[event].fields)
+        self.keep("records are documented", set(fields) == expected, f"{event}: {sorted(set(fields) ^ expected)}")
+        if event == "fallback.chosen" and fields["by"] == "supervisor":
+            self._fallbacks.append(fields)
+        elif event == "trainer.stalled":
+            self._check_stall()
+        elif event == "run.started_over":
+            self.high_water, self.proven_ever = None, False
+        elif event == "snapshot.rejected" and fields["verdict"] == "poisoned":
+            self.suspects = {one for one in self.suspects if one[0] != fields["name"]}
+        elif event == "snapshot.rejected" and (file := self._world.disk.files.get(fields["name"])) is not None:
+            file.told_bad_at = self._world.now
+        elif event == "snapshot.suspected":
+            self.suspects |= {(f.name, f.mtime_ns) for f in self._world.disk.files.values() if f.name == fields["name"]}
+        elif event == "snapshot.put_back":
+            self.suspects = {one for one in self.suspects if one[0] != fields["name"]}
+        elif event == "trainer.diverged":
+            self.above = fields["finite_step"]
+        elif event == "run.failed":
+            self._failure = fields["reason"]
+
+    def verdict(self, file: File, verdict: Verdict) -> None:
+        """A snapshot was read whole, and judged. That is known once the loop has come round."""
+        if verdict.proven and not file.after_bad_loss:
+            self._proven.append((self._world.now, file.step, self.spawns))
+
+    def _take_in(self) -> None:
+        for at, step, spawns in self._proven:
+            self.proven_ever = True
+            if step > (-1 if self.high_water is None else self.high_water):
+                self.high_water = step
+                self.deaths = [death for death in self.deaths if death >= at]
+                self.loop_deaths = []
+                self.progressed_ever = self.progressed_ever or spawns > 0
+        self._proven = []
+
+    def died(self, in_loop: bool = False) -> None:
+        """An incarnation ended, or could not be started."""
+        self.deaths.append(self._world.now)
+        if in_loop and not self._world.dead:
+            self.loop_deaths.append(self._world.now)
+
+    def stop_is_due(self, supervisor: int) -> None:
+        """The time is up in which a supervisor that was asked to stop must have ended."""
+        world = self._world
+        excused = world.dead or world.supervisor != supervisor or world.paused_until > world.now - STOP_MARGIN_SECONDS
+        held = any(one.kept_until > world.now - STOP_MARGIN_SECONDS for one in world.processes)
+        self.keep("a stop is heeded", excused or held, "it was asked to stop, and still runs")
+
+    def pause_is_due(self, supervisor: int) -> None:
+        """The time is up in which a trainer must have made room for a pause."""
+        world = self._world
+        excused = world.dead or world.supervisor != supervisor or world.paused_until > world.now - STOP_MARGIN_SECONDS
+        held = any(one.kept_until > world.now - STOP_MARGIN_SECONDS for one in world.processes)
+        paused = world.wants_pause and world.paused_at <= world.now - PAUSE_SECONDS
+        made = not paused or excused or held or not world.living
+        self.keep("a pause is heeded", made, "it was asked to pause, and a trainer still runs")
+
+    def _check_stall(self) -> None:
+        trainer = self._world.trainer
+        lives = trainer is not None and not trainer.stalled and trainer.print is not None and not trainer.finished
+        self.keep("a trainer that goes on is left alone", not lives, "it was called stalled")
+
+    def ignored_for_long(self, trainer: Trainer) -> None:
+        """A trainer that ignored its snapshot has said so with several steps, and is about to save."""
+        world = self._world
+        excused = world.dead or world.asked_to_stop or world.paused_until > world.now - STOP_MARGIN_SECONDS
+        held = trainer.kept_until > world.now
+        self.keep("a resume that is ignored is seen", excused or held, f"incarnation {trainer.incarnation} saves")
+
+    # -- what has teeth -----------------------------------------------------------------------------------------------
+
+    def started(self, name: str | None) -> None:
+        """A trainer is about to be started from a snapshot, or fresh."""
+        world = self._world
+        self.spawns += 1
+        alive = [one.identity.pid for one in world.living]
+        self.keep("never two trainers", not alive, f"a start while {alive} live")
+        self._check_loop()
+        paused = world.wants_pause and world.paused_at <= world.now - PAUSE_SECONDS
+        self.keep("a pause is heeded", not paused or world.paused_until > world.now - 10.0, "a start in a pause")
+        if world.plan.resume != "never":
+            self._check_choice(None if name is None else self._found(name))
+        self._fallbacks, self._moved, self.above = [], [], None
+
+    def _check_loop(self) -> None:
+        """Deaths without progress end the run: at once if it never progressed, else when they span long enough."""
+        deaths = self.loop_deaths
+        if len(deaths) <= LIMIT or self._world.memory_is_stale:
+            return
+        span = deaths[-1] - deaths[0]
+        endless = span > SPAN_SECONDS + SLACK_SECONDS or not self.progressed_ever
+        self.keep("never loop without progress", not endless, f"{len(deaths)} deaths in {span:.0f} s")
+
+    def _found(self, name: str) -> File:
+        file = self._world.disk.files.get(name)
+        self.keep("never from a bad snapshot", file is not None, f"{name} is not there")
+        assert file is not None
+        return file
+
+    def _could_be_known_bad(self, file: File) -> bool:
+        return self._world.disk.shows_damage(file) and file.harmed_at <= file.read_at
+
+    def _check_choice(self, file: File | None) -> None:
+        best = self._best()
+        if file is None:
+            self.keep("never start over in silence", best is None, f"fresh although {best and best.name} is good")
+            legal = self.allow_fresh or not self.proven_ever or self._world.memory_is_stale
+            self.keep("never start over in silence", legal, "there were proven ones")
+            return
+        self.keep("never from a bad snapshot", not self._could_be_known_bad(file), file.name)
+        newer = [one for one in self._above(file) if one.name in self._world.disk.seen]
+        if best is not None:
+            older = newest_first([best, file])[0] is best and best is not file
+            self.keep("the newest good one", not older, f"{file.name} although {best.name} is good")
+        self._check_record(file, newer)
+
+    def _best(self) -> File | None:
+        """The newest that was good and readable at the last look, and still is, and that nobody doubts for its bytes or else."""
+        disk = self._world.disk
+        return disk.newest(
+            lambda file: (
+                file.good
+                and not self._is_doubted(file)
+                and disk.is_readable(file)
+                and disk.is_provable(file)
+                and disk.seen.get(file.name) == (True, True)
+            )
+        )
+
+    def _is_doubted(self, file: File) -> bool:
+        """Whether the supervisor has said why it would not use a snapshot whose bytes are good."""
+        return (file.name, file.mtime_ns) in self.suspects or (self.above is not None and file.step > self.above)
+
+    def _above(self, file: File) -> list[File]:
+        ladder = newest_first([*self._world.disk.files.values(), *self._moved])
+        return ladder[: ladder.index(file)]
+
+    def _check_record(self, file: File, newer: list[File]) -> None:
+        """One record a fallback, and it tells the truth."""
+        moved = [one for one in self._moved if newest_first([one, file])[0] is one]
+        passed = len({one.name for one in [*newer, *moved]})
+        told = [one for one in self._fallbacks if one["chosen"] == file.name]
+        self.keep(
+            "one record a fallback", len(told) == (passed > 0), f"{len(told)} records, {passed} passed by {file.name}"
+        )
+        if told:
+            said = (told[0]["chosen_step"], told[0]["depth"])
+            right = said == (file.step, passed) or len(self._fallbacks) > 1
+            self.keep("one record a fallback", right, f"step and depth are {said}, {passed} passed by {file.name}")
+
+    def set_aside(self, file: File) -> None:
+        """A snapshot goes into quarantine."""
+        provably_good = file.good and self._world.disk.is_provable(file) and self._world.disk.is_readable(file)
+        provably_good = provably_good and not self._is_doubted(file)
+        self.keep("good ones stay", not provably_good, f"{file.name} was set aside and is good")
+        self._moved.append(file)
+
+    def _is_believed(self, file: File) -> bool:
+        """Whether it is good, or its damage cannot be told, or came after it was last said to be bad."""
+        return not self._world.disk.shows_damage(file) or file.told_bad_at < file.harmed_at
+
+    def pruned(self, file: File) -> None:
+        """Retention takes a snapshot."""
+        world = self._world
+        keep = world.plan.keep if world.plan.keep is not None else 3
+        self.keep("good ones stay", world.prunes, f"{file.name} was pruned from a trainer that rotates its own")
+        believed = [one for one in newest_first(world.disk.files.values()) if self._is_believed(one)]
+        newest = [one.name for one in believed[:keep]]
+        self.keep("good ones stay", file.name not in newest, f"{file.name} was pruned, kept are {newest}")
+        every = world.plan.every
+        self.keep("good ones stay", not every or file.step % every != 0, f"{file.name} is on schedule")
+        trainer = world.trainer
+        in_use = trainer is not None and trainer.uses == file.name
+        self.keep("good ones stay", not in_use, f"{file.name} is in use")
+
+    # -- ends ---------------------------------------------------------------------------------------------------------
+
+    def ended(self, status: int) -> None:
+        """The supervisor has ended by itself."""
+        world = self._world
+        self._take_in()
+        self.keep("only promised ends", status in END_STATUSES, f"status {status}")
+        alive = [one for one in world.living if world.now >= one.kept_until]
+        self.keep("nothing left alive", not alive, f"{[one.identity.pid for one in alive]}")
+        if world.living:
+            self.keep("nothing left alive", status in (130, 143), f"status {status} while some will not die")
+        if status in (130, 143):
+            self.keep("only promised ends", world.asked_to_stop, "stopped, and nobody had asked")
+        elif status == ExitStatus.COMPLETED:
+            final = world.plan.final_step
+            done = world.finished or (final is None and world.ended_early) or self._has_reached(final)
+            self.keep("only promised ends", done, "completed, and no trainer had finished")
+        elif status == ExitStatus.USAGE:
+            self.keep("only promised ends", world.refused_usage, "usage, and no trainer had said so")
+        elif status == ExitStatus.NO_HEALTHY_SNAPSHOT:
+            self._check_nothing_good()
+        elif status == ExitStatus.BUDGET_SPENT:
+            self._check_budget()
+        elif status == ExitStatus.CANNOT_CONTINUE:
+            self._check_software()
+
+    def _has_reached(self, final: int | None) -> bool:
+        """Whether there was a proven snapshot of the final step, whoever was stopped after it."""
+        return final is not None and self.high_water is not None and self.high_water >= final
+
+    def _check_nothing_good(self) -> None:
+        world = self._world
+        doubted = [one.name for one in world.disk.quarantine if one.good and (one.name, one.mtime_ns) in self.suspects]
+        forgotten = world.memory_is_stale or "permission" in self._failure or "set aside" in self._failure
+        self.keep("only promised ends", forgotten or not doubted, f"nothing healthy, but {doubted} only suspected")
+        self.keep("only promised ends", world.disk.ever_held, "no healthy snapshot, and there never was one")
+        excused = self.refusals > 0 if "set aside" in self._failure else "permission denied" in self._failure
+        best = self._best()
+        self.keep("only promised ends", excused or best is None, f"no healthy snapshot, but {best and best.name} is")
+
+    def _check_software(self) -> None:
+        world = self._world
+        if not self._failure.startswith("software"):
+            self.keep("only promised ends", world.ignored > 0, f"{self._failure}, and no trainer had")
+            return
+        self.keep("never give up while it progresses", len(self.deaths) >= 3, f"{len(self.deaths)} deaths")
+        names = {name for name, _ in self.suspects}
+        left = [one.name for one in world.disk.quarantine if one.name in names and one.name not in world.disk.files]
+        self.keep(
+            "good ones stay",
+            not left or world.disk.is_away() or world.memory_is_stale,
+            f"{left} are still set aside and nobody doubts them",
+        )
+
+    def _check_budget(self) -> None:
+        world = self._world
+        if self._failure.startswith("the loss"):
+            self.keep("only promised ends", world.met["diverges"] > ROLLBACKS, self._failure)
+            return
+        count = len(self.deaths)
+        self.loop_deaths = []
+        self.keep("never give up while it progresses", count >= LIMIT, f"gave up after {count} deaths")
+        if self.progressed_ever and not world.memory_is_stale:
+            span = self.deaths[-1] - self.deaths[0]
+            self.keep(
+                "never give up while it progresses", span >= SPAN_SECONDS - SLACK_SECONDS, f"gave up after {span:.0f} s"
+            )

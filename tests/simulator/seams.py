@@ -1,0 +1,438 @@
+"""Where the real runtime meets the fake world: the adapters it calls, replaced for one life and put back after it.
+
+Real are the core, the loop, both of its sides, the verifier, the judging of a ladder, and what is written to run.json. A name
+that the product does not have, and a call to the system that no fake stands for, raise.
+"""
+
+import io
+import select
+import signal
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from os import fspath, path
+from types import SimpleNamespace
+from typing import Any
+
+from lastgood import contract, rungs
+from lastgood.ledger import SealStamp
+from supervisor import directory_side, runtime, trainer_side
+from supervisor.adapters import statefile, verifier
+from supervisor.adapters.process import Exit
+from supervisor.core import events as e
+from supervisor.faults import Fault as InjectedFault
+from supervisor.mailbox import Mailbox
+from supervisor.proc import Identity
+from tests.simulator.disk import Ledger, os_error
+from tests.simulator.plan import Fault
+from tests.simulator.processes import Process, Shell, Trainer
+from tests.simulator.promises import BrokenError
+from tests.simulator.world import World
+
+LATENCY_SECONDS = 0.2  # of what is done in another thread
+SLOW_SECONDS = 60.0  # of what is done there while the storage is slow
+EAGAIN = 11
+LINE_DELAY_SECONDS = 0.1  # lines that are still in the pipe
+
+
+@contextmanager
+def installed(world: World) -> Iterator[None]:
+    """Let the product see this world."""
+    before: list[tuple[Any, str, Any]] = []
+    try:
+        for module, names in _table(world):
+            for name, fake in names.items():
+                before.append((module, name, getattr(module, name)))
+                setattr(module, name, fake)
+        statefile.open = partial(_opened, world)  # type: ignore[attr-defined]
+        yield
+    finally:
+        if hasattr(statefile, "open"):
+            del statefile.open
+        for module, name, real in reversed(before):
+            setattr(module, name, real)
+
+
+def _table(world: World) -> list[tuple[Any, dict[str, Any]]]:
+    disk = world.disk
+    clock = SimpleNamespace(monotonic=world.monotonic, time=world.wall)
+    system = SimpleNamespace(getpid=lambda: world.supervisor, path=path, environ={}, close=lambda descriptor: None)
+    made = partial(Worker, world)
+    return [
+        (
+            runtime,
+            {
+                "time": clock,
+                "os": system,
+                "signal": _signals(world),
+                "become_subreaper": lambda: world.point("subreaper"),
+                "Verifier": partial(verifier.Verifier, clock=world.monotonic),
+            },
+        ),
+        (
+            trainer_side,
+            {
+                "os": system,
+                "select": SimpleNamespace(poll=partial(Poll, world), POLLIN=select.POLLIN),
+                "Child": SimpleNamespace(spawn=partial(_spawn, world)),
+                "OutputDrain": partial(Drain, world),
+                "Notes": partial(Notes, world),
+                "Worker": made,
+                "tree": SimpleNamespace(sweep=partial(_sweep, world), members=partial(_members, world)),
+                "is_alive": partial(_is_alive, world),
+                "reap_orphans": lambda keep: world.point("reap"),
+                "snapshot": dict,
+                "faults": SimpleNamespace(aimed_at=partial(_aimed_at, world)),
+            },
+        ),
+        (
+            directory_side,
+            {
+                "time": clock,
+                "Watcher": partial(Watcher, world),
+                "Worker": made,
+                "places": SimpleNamespace(
+                    drop_orphaned_seals=disk.drop_orphaned_seals,
+                    sweep=disk.sweep,
+                    set_aside=disk.set_aside,
+                    put_back=disk.put_back,
+                    prune=disk.prune,
+                ),
+            },
+        ),
+        (
+            verifier,
+            {
+                "time": clock,
+                "os": SimpleNamespace(
+                    fspath=fspath,
+                    makedirs=lambda folder, exist_ok: disk.check(),
+                    path=SimpleNamespace(join=path.join, exists=disk.exists, lexists=disk.exists),
+                ),
+                "scan": disk.scan,
+                "ever_held_one": disk.ever_held_one,
+                "Ledger": lambda directory, writable: Ledger(disk),
+                "SealStamp": _stamps(world),
+                "read_seal": disk.read_seal,
+                "sha256_of": disk.sha256_of,
+                "identity_of": disk.identity_of,
+                "write_durably": disk.write_durably,
+                "remove_if_there": disk.remove_if_there,
+            },
+        ),
+        (rungs, {"verify": disk.verify, "SealStamp": _stamps(world), "now_ns": world.wall_ns}),
+        (
+            statefile,
+            {
+                "time": clock,
+                "write_durably": disk.write_durably,
+                "fsync_folder": disk.fsync_folder,
+                "prepare": lambda directory: disk.check(writing=True),
+                "lock": partial(_lock, world),
+                "still_locked": partial(_still_locked, world),
+                "write_status": partial(_write_status, world),
+            },
+        ),
+    ]
+
+
+class Poll:
+    """`select.poll`, in which all time passes that the loop does not spend working."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._mailbox = select.poll()
+        self._children: set[int] = set()
+
+    def register(self, descriptor: int, events: int) -> None:
+        if descriptor < Child.FIRST:
+            self._mailbox.register(descriptor, events)
+        else:
+            self._children.add(descriptor)
+
+    def unregister(self, descriptor: int) -> None:
+        self._children.remove(descriptor)
+
+    def poll(self, milliseconds: float) -> list[tuple[int, int]]:
+        world = self._world
+        world.point("wait")
+        world.promises.turned()
+        self._stand_still()
+        until = world.now + milliseconds / 1000
+        while not self._is_ready():
+            if not world.happen(until):
+                world.now = max(world.now, until)
+                break
+        return []
+
+    def _stand_still(self) -> None:
+        """The supervisor is stopped for a while, and the world goes on."""
+        world = self._world
+        if world.pause_seconds:
+            world.meet(Fault.SUPERVISOR_PAUSED)
+            until = world.paused_until = world.now + world.pause_seconds
+            world.pause_seconds = 0.0
+            while world.happen(until):
+                pass
+            world.now = max(world.now, until)
+
+    def _is_ready(self) -> bool:
+        if any(one.pidfd in self._children and not one.process.alive for one in self._world.children):
+            return True
+        return bool(self._mailbox.poll(0))
+
+
+class Child:
+    """A leader and its pidfd."""
+
+    FIRST = 1_000_000  # pidfds of the fake world are larger than any real descriptor
+
+    def __init__(self, world: World, leader: Process, asked: list[Process]) -> None:
+        self._world = world
+        self._asked = asked
+        self.process = leader
+        self.identity = leader.identity
+        self.pidfd = self.FIRST + leader.identity.pid
+        self.output_descriptor = self.pidfd + self.FIRST
+
+    def poll_exit(self) -> Exit | None:
+        return self.process.exit
+
+    def ask_to_stop(self) -> list[Identity]:
+        self._world.point("ask to stop")
+        if not self.process.alive:
+            return []
+        asked = [one for one in self._asked if one.alive]
+        for one in asked:
+            if isinstance(one, Trainer):
+                one.terminate()
+            else:
+                one.die(None, 15)
+        return [one.identity for one in asked]
+
+    def close(self) -> None:
+        self._world.children = [one for one in self._world.children if one is not self]
+
+
+def _spawn(world: World, argv: Sequence[str], *, cwd: str, env: Mapping[str, str]) -> Child:
+    world.point("spawn")
+    given = env.get(contract.ENV_RESUME_FROM) or next((w for w in argv if w.startswith("--from=")), None)
+    name = None if given is None else path.basename(given)
+    if world.plan.resume == "self":
+        newest = world.disk.newest(lambda file: True)
+        name = None if newest is None else newest.name
+    world.tell("starts", name, "incarnation", env[contract.ENV_INCARNATION])
+    world.promises.started(name)
+    if world.take(Fault.SPAWN_REFUSED):
+        world.promises.died()
+        raise os_error(EAGAIN)
+    shell = Shell(world) if world.plan.shell else None
+    trainer = Trainer(world, int(env[contract.ENV_INCARNATION]), name, shell)
+    if skipped := env.get(contract.ENV_SKIP_STEPS):
+        trainer.skipping = max(int(one.rpartition("-")[2]) for one in skipped.split(","))
+    world.processes = [one for one in world.processes if one.alive]
+    world.processes.append(trainer)
+    if shell is not None:
+        shell.trainer = trainer
+        world.processes.append(shell)
+    asked: list[Process] = [trainer] if shell is None else [shell, trainer]
+    child = Child(world, shell or trainer, asked)
+    world.children.append(child)
+    world.drained[child.output_descriptor] = trainer
+    world.point("spawned")
+    return child
+
+
+class Drain:
+    """The trainer's output, line by line; some lines are still in the pipe when it dies."""
+
+    def __init__(
+        self,
+        world: World,
+        descriptor: int,
+        log: str,
+        pattern: object,
+        on_step: Callable[[int, float | None, int], None],
+    ) -> None:
+        self._world = world
+        self._trainer = world.drained.pop(descriptor)
+        self._on_step = on_step
+        self._waiting: deque[tuple[int, float | None]] = deque()
+
+    def start(self) -> None:
+        self._world.point("drain")
+        self._trainer.print = self._printed
+
+    def _printed(self, step: int, loss: float | None) -> None:
+        self._waiting.append((step, loss))
+        self._world.after(LINE_DELAY_SECONDS * self._world.random.random(), self._flush)
+
+    def _flush(self) -> None:
+        while self._waiting:
+            self._on_step(*self._waiting.popleft(), 1)
+
+    def wait(self, seconds: float) -> bool:
+        self._world.point("last lines")
+        self._flush()
+        return True
+
+    def last_lines(self) -> list[str]:
+        return [f"step {self._trainer.step}"]
+
+    def close(self) -> None:
+        self._flush()
+        self._trainer.print = None
+
+
+class Notes:
+    """What the trainer noted, told once."""
+
+    def __init__(self, world: World, where: str) -> None:
+        self._world = world
+
+    def begin(self, incarnation: int) -> None:
+        self._world.point("notes")
+        self._world.notes.clear()
+
+    def take(self) -> list[e.Event]:
+        taken, self._world.notes = self._world.notes, []
+        return taken
+
+
+class Worker:
+    """The other thread: one work after the other, each of which takes time to begin."""
+
+    def __init__(self, world: World, name: str, mailbox: Mailbox) -> None:
+        self._world = world
+        self._name = name
+        self._mailbox = mailbox
+        self._supervisor = world.supervisor
+        self._queue: deque[Callable[[], None]] = deque()
+        self._closed = False
+
+    def submit(self, work: Callable[[], None]) -> None:
+        self._world.point("submit")
+        self._queue.append(work)
+        if len(self._queue) == 1:
+            self._begin()
+
+    def _begin(self) -> None:
+        world = self._world
+        seconds = LATENCY_SECONDS * world.random.random() ** 4
+        if self._name == "judge" and world.now < world.disk.slow_until:
+            world.meet_once(Fault.SLOW, world.disk.slow_until)
+            seconds = SLOW_SECONDS * world.random.random()
+        world.after(seconds, self._work)
+
+    def _work(self) -> None:
+        if self._closed or self._world.dead or self._supervisor != self._world.supervisor:
+            return
+        work = self._queue[0]
+        try:
+            work()
+        except BrokenError:
+            raise
+        except Exception as error:  # noqa: BLE001 - raised again in the loop, as the real one does
+            broken = error
+
+            def act() -> None:
+                raise broken
+
+            self._mailbox.hand(act)
+        self._queue.popleft()
+        if self._queue:
+            self._begin()
+
+    def close(self) -> None:
+        self._closed = True
+        self._world.point("close worker")
+
+
+class Watcher:
+    """Hints at what happens in the directory."""
+
+    def __init__(self, world: World, directory: str, hint: Callable[[str | None], None]) -> None:
+        world.point("watch")
+        self._world = world
+        self.state = "simulated"
+        world.on_hint = hint
+
+    def check(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self._world.on_hint = None
+
+
+class Journal:
+    """Takes records."""
+
+    lost = 0
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def write(self, event: str, level: str, incarnation: int, fields: dict[str, Any]) -> dict[str, Any]:
+        self._world.point(f"record {event}")
+        self._world.tell("record", event, fields)
+        self._world.promises.recorded(event, fields)
+        return {"event": event, "level": level, "incarnation": incarnation, **fields}
+
+
+def _members(world: World, leader: object, marker: object, *, exclude: object) -> list[Identity]:
+    world.point("members")
+    return [one.identity for one in world.living]
+
+
+def _sweep(world: World, leader: object, marker: object, **_: object) -> list[Identity]:
+    world.point("sweep")
+    for one in world.living:
+        one.kill()
+    world.point("swept")
+    return [one.identity for one in world.living]
+
+
+def _is_alive(world: World, identity: Identity) -> bool:
+    return any(one.identity == identity for one in world.living)
+
+
+def _aimed_at(world: World, directory: str, target: Identity) -> InjectedFault | None:
+    chaos = next((one.process.chaos for one in world.children if one.identity == target), None)
+    return None if chaos is None else InjectedFault(chaos, "kill", target.pid, target.start_ticks, None, world.wall())
+
+
+def _signals(world: World) -> SimpleNamespace:
+    def take(number: int, handler: Any) -> None:
+        world.point("signal")
+        if callable(handler):
+            world.on_signal[number] = handler
+        else:
+            world.on_signal.pop(number, None)
+
+    known = {name: getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGPIPE", "SIG_IGN")}
+    return SimpleNamespace(signal=take, **known)
+
+
+def _stamps(world: World) -> SimpleNamespace:
+    return SimpleNamespace(beside=world.disk.stamp, none=SealStamp)
+
+
+def _lock(world: World, directory: str) -> int:
+    world.lock_removed = False
+    return world.number()
+
+
+def _still_locked(world: World, directory: str, descriptor: int) -> bool:
+    if world.lock_removed:
+        world.meet(Fault.LOCK_REMOVED)
+    return not world.lock_removed
+
+
+def _write_status(world: World, directory: str, summary: dict[str, Any]) -> None:
+    world.point("status")
+    world.disk.check(writing=True)
+
+
+def _opened(world: World, where: str, mode: str, opener: object = None) -> io.BytesIO:
+    return io.BytesIO(world.disk.open_text(where).encode())

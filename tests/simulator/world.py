@@ -1,0 +1,276 @@
+"""The fake world of one life: its clock, what happens when, what was met, and how the supervisor's machine goes down."""
+
+import heapq
+import json
+import random
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any
+
+from lastgood.contract import WANTED_FILE
+from lastgood.verdict import Verdict
+from supervisor.adapters.statefile import WISH_SIGNAL
+from supervisor.core import events as e
+from tests.simulator.disk import SIZE, Disk, File
+from tests.simulator.faults import strike
+from tests.simulator.plan import Fault, Plan, Style
+from tests.simulator.processes import Process, Shell, Trainer
+from tests.simulator.promises import Promises
+
+HISTORY_MAX = 5_000
+STOP_SECONDS = 120.0  # grace, a kill that takes effect, a sweep, and a look at the directory that is cut short
+
+
+class Killed(BaseException):
+    """The supervisor is dead from here on: nothing of it runs any more, not even what stands in its `finally`."""
+
+
+class World:
+    """One life's world. Time is in seconds and moves only while the supervisor waits or reads."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.random = random.Random(~plan.seed)
+        self.now = 1000.0
+        self.booted_at = 0.0
+        self.wall_ahead = 1.7e9
+        self.history: deque[tuple[Any, ...]] = deque(maxlen=HISTORY_MAX)
+        self.met: Counter[str] = Counter()
+        self.armed: Counter[Fault] = Counter()
+        self.loops = False
+        self.diverges_at: int | None = None
+        self.ignored = 0
+        self.finished = False
+        self.ended_early = False
+        self.refused_usage = False
+        self.asked_to_stop = False
+        self.memory_is_stale = False
+        self.lock_removed = False
+        self.processes: list[Process] = []
+        self.notes: list[e.Event] = []
+        self.children: list[Any] = []
+        self.drained: dict[int, Trainer] = {}
+        self.boot = 0
+        self.supervisor = 0
+        self.dead = False
+        self.kill_in: int | None = None
+        self.pause_seconds = 0.0
+        self.paused_until = -1.0
+        self.paused_at = -1.0
+        self.hints_lost_until = -1.0
+        self.on_hint: Callable[[str | None], None] | None = None
+        self.on_signal: dict[int, Callable[[int, Any], None]] = {}
+        self.in_storm = True
+        self._lasting: dict[str, float] = {}
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 10_000
+        self.disk = Disk(self)
+        self.promises = Promises(self)
+        settings = plan.settings()
+        self.prunes = settings.prunes
+        self.may_print_banner = settings.policy().low_steps_max > 1
+        self._adopt()
+        for one in plan.faults:
+            self.after(one.at, lambda one=one: strike(self, one))  # type: ignore[misc]
+
+    def _adopt(self) -> None:
+        for number in range(1, self.plan.adopted + 1):
+            step = number * 2
+            name = f"ckpt_{step:08d}.pt" if self.plan.style is Style.SEALED else f"step_{step}.pt"
+            self.disk.write(name, step, self.plan.style).durable = True
+        self.wall_ahead += 300.0
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def number(self) -> int:
+        """A number never used before: a pid, a content, an inode."""
+        self._count += 1
+        return self._count
+
+    def monotonic(self) -> float:
+        return self.now - self.booted_at
+
+    def wall(self) -> float:
+        return self.now + self.wall_ahead
+
+    def wall_ns(self) -> int:
+        """The wall clock as file times are; no two are equal unless the clock was set."""
+        return int(self.wall() * 1e9) + self.number()
+
+    def after(self, seconds: float, act: Callable[[], None]) -> None:
+        """Have something happen in a while."""
+        heapq.heappush(self._heap, (self.now + seconds, self.number(), act))
+
+    def happen(self, until: float) -> bool:
+        """Let the next thing happen, if it comes before then."""
+        if not self._heap or self._heap[0][0] > until:
+            return False
+        at, _, act = heapq.heappop(self._heap)
+        self.now = max(self.now, at)
+        act()
+        return True
+
+    def pass_time(self, seconds: float) -> None:
+        """Time passes in the middle of something, and so other things happen."""
+        until = self.now + seconds * self.random.random()
+        while self.happen(until):
+            pass
+        self.now = max(self.now, until)
+
+    # -- what is told -------------------------------------------------------------------------------------------------
+
+    def tell(self, *what: Any) -> None:
+        """Keep for the history."""
+        self.history.append((round(self.now, 3), *what))
+
+    def meet(self, kind: str) -> None:
+        """Count a fault that really took effect."""
+        self.met[str(kind)] += 1
+        self.tell("fault", str(kind))
+
+    def meet_once(self, kind: str, occasion: float) -> None:
+        """Count a fault that lasts once, however often it is met."""
+        if self._lasting.get(kind) != occasion:
+            self._lasting[kind] = occasion
+            self.meet(kind)
+
+    def take(self, kind: Fault) -> bool:
+        """Whether a fault that waited for this occasion strikes now."""
+        if self.armed[kind] <= 0:
+            return False
+        self.armed[kind] -= 1
+        self.meet(kind)
+        return True
+
+    def note(self, event: e.Event) -> None:
+        """The trainer leaves a note."""
+        self.notes.append(event)
+
+    def read(self, file: File, verdict: Verdict) -> None:
+        """A snapshot was read whole."""
+        file.read_at = self.now
+        self.promises.verdict(file, verdict)
+
+    def hint(self, name: str | None) -> None:
+        """A file event, unless it gets lost."""
+        if self.now < self.hints_lost_until:
+            self.meet_once(Fault.EVENTS_LOST, self.hints_lost_until)
+        elif self.on_hint is not None:
+            listener, supervisor = self.on_hint, self.supervisor
+
+            def tell() -> None:
+                if supervisor == self.supervisor and not self.dead:
+                    listener(name)
+
+            self.after(0.001, tell)
+
+    # -- the supervisor's machine ---------------------------------------------------------------------------------------
+
+    def point(self, where: str) -> None:
+        """A place at which the supervisor can be killed; a dead one does not get past it."""
+        if self.dead:
+            raise Killed
+        if self.kill_in is not None:
+            self.kill_in -= 1
+            if self.kill_in < 0:
+                self.kill_in = None
+                self.meet(Fault.SUPERVISOR_KILLED)
+                self.tell("killed at", where)
+                self.go_down(leave_trainer=self.random.random() < 0.3)
+                raise Killed
+
+    def go_down(self, leave_trainer: bool) -> None:
+        """The supervisor is gone; the parent-death signal reaches the leader, if it reaches anybody."""
+        self.dead = True
+        self.on_hint, self.on_signal = None, {}
+        for process in self.processes:
+            if isinstance(process, Trainer):
+                process.print = None
+            if not leave_trainer and isinstance(process, Trainer | Shell):
+                process.kill()
+
+    def cut_power(self) -> None:
+        self.meet(Fault.POWER_CUT)
+        for process in self.processes:
+            process.kept_until = -1.0
+            process.kill()
+        self.go_down(leave_trainer=False)
+        self.disk.lose_unsynced()
+        self.booted_at = self.now - 20.0
+        self.boot += 1
+        raise Killed
+
+    def ask_to_stop(self, number: int) -> None:
+        """A signal to the supervisor, if there is one that listens."""
+        if not self.dead and (handler := self.on_signal.get(number)) is not None:
+            self.meet(Fault.STOP)
+            self.asked_to_stop = True
+            handler(number, None)
+            supervisor = self.supervisor
+            self.after(STOP_SECONDS, lambda: self.promises.stop_is_due(supervisor))
+
+    def wish(self, wanted: str) -> None:
+        """As `lastgood pause` and `lastgood resume` do; on a disk that cannot be written, a person tries again."""
+        if wanted == "pause" and not self.in_storm:
+            return
+        if self.disk.is_away() or self.disk.is_full():
+            self.after(10.0, lambda: self.wish(wanted))
+            return
+        if wanted == "pause":
+            self.meet(Fault.PAUSE)
+            self.paused_at = self.now
+            supervisor = self.supervisor
+            self.after(STOP_SECONDS, lambda: self.promises.pause_is_due(supervisor))
+        self.disk.texts[WANTED_FILE] = json.dumps({"version": 1, "wanted": wanted})
+        if (handler := self.on_signal.get(WISH_SIGNAL)) is not None and not self.dead:
+            handler(WISH_SIGNAL, None)
+
+    @property
+    def wants_pause(self) -> bool:
+        """Whether a pause is wanted now."""
+        text = self.disk.texts.get(WANTED_FILE)
+        return text is not None and json.loads(text)["wanted"] == "pause"
+
+    @property
+    def trainer(self) -> Trainer | None:
+        """The one that lives."""
+        return next((one for one in self.processes if isinstance(one, Trainer) and one.alive), None)
+
+    @property
+    def living(self) -> list[Process]:
+        return [one for one in self.processes if one.alive]
+
+    # -- faults -------------------------------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """The storm is over."""
+        self.tell("the storm is over")
+        self.in_storm = False
+        self.armed.clear()
+        self.diverges_at = None
+        self.loops, self.kill_in, self.pause_seconds, self.hints_lost_until = False, None, 0.0, -1.0
+        self.disk.heal()
+        if self.wants_pause:
+            self.wish("run")
+        for process in self.living:
+            process.let_go()
+            if isinstance(process, Trainer):
+                process.diverging = 0
+
+    def mend(self) -> None:
+        """A person looks at why the run ended, and mends that."""
+        self.loops, self.diverges_at = False, None
+        for kind in (Fault.USAGE, Fault.IGNORE, Fault.SPAWN_REFUSED):
+            self.armed[kind] = 0
+        self.disk.heal()
+
+    def harm(self, file: File, size: int = SIZE, touch: bool = False) -> None:
+        """Change what a file holds, seen by its times or not."""
+        file.holds = self.number() if size == SIZE else file.holds
+        file.size = min(file.size, size)
+        file.harmed_at = self.now
+        if touch:
+            file.mtime_ns = file.ctime_ns = self.wall_ns()
+            self.hint(file.name)
+            if not self.disk.shows_damage(file):
+                self.ignored += 1  # it looks as if the trainer had saved an earlier step than the one it was given
