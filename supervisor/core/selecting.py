@@ -125,7 +125,7 @@ def _without_any(state: State, event: LadderJudged, now: float, policy: Policy) 
         return notes.joined((PutBack(found.suspect.name, found.suspect.step),), deaths.judge_again(cleared))
     if not event.ever_held and not state.memory.ever_proven:
         again = state.incarnation > 0 and state.memory.reached is not None
-        said = (Record("run.started_over", {"rejected": []}),) if again else ()
+        said = (Record("run.started_over", {"rejected": list(state.given_up)}),) if again else ()
         return notes.joined(said, _spawn(state, None))
     if (refusal := next((r for r in event.rungs if r.verdict is not None and r.verdict.forbidden), None)) is not None:
         return notes.failed(state, *notes.forbidden(refusal))
@@ -133,8 +133,9 @@ def _without_any(state: State, event: LadderJudged, now: float, policy: Policy) 
     if policy.allow_fresh_start or (never_had_a_whole_one and not _unreadable(event.rungs)):
         asides = _asides(event.rungs, policy)
         if policy.resume is Resume.SELF and asides:
-            return _clear_the_way(state, asides, now, policy)
-        record = Record("run.started_over", {"rejected": notes.rejected(event.rungs)})
+            given_up = state.given_up or tuple(notes.rejected(event.rungs))
+            return _clear_the_way(replace(state, given_up=given_up), asides, now, policy)
+        record = Record("run.started_over", {"rejected": list(state.given_up) or notes.rejected(event.rungs)})
         anew = replace(
             state, memory=replace(state.memory, high_water=None, reached=None, ever_proven=False, blame=None)
         )
@@ -222,7 +223,7 @@ def _spawn(state: State, snapshot: RungFact | None) -> Outcome:
     memory = replace(_as_tried(state.memory, snapshot), incarnation=state.memory.incarnation + 1, done=None)
     life = Life(resumed=snapshot, checked=snapshot is None or snapshot.step is None)
     started = replace(state, phase=Phase.STARTING, memory=memory, life=life, ending=None, killed=False)
-    started = replace(started, tries=0, clearings=0, fallback_to=None)
+    started = replace(started, tries=0, clearings=0, fallback_to=None, given_up=())
     return started, (SaveMemory(memory), SpawnTrainer(memory.incarnation, snapshot, memory.skip))
 
 

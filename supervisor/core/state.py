@@ -1,5 +1,6 @@
 """Where a run is: the phase, and all that the next decision needs to know. Frozen."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -122,8 +123,9 @@ class State:
     `death` is an exit that has not been decided about; `ending` is why we are ending the trainer; `stop_signal` is the wish
     to stop, which nothing takes back; `pause` is the wish to pause; `tries` counts looks at which a rung could not be read,
     `clearings` those at which one was in the way, `away` says that the directory itself could not be read, and
-    `fallback_to` to which rung a fallback was said, all since the last start; `killed` says that the tree was sent SIGKILL,
-    `stuck` that it did not die of it; `failure` is (status, reason, advice) once the run must end in failure.
+    `fallback_to` to which rung a fallback was said, `given_up` what was set aside for a fresh start, all since the last
+    start; `killed` says that the tree was sent SIGKILL, `stuck` that it did not die of it; `failure` is (status, reason,
+    advice) once the run must end in failure.
     """
 
     phase: Phase = Phase.SELECTING
@@ -138,6 +140,7 @@ class State:
     clearings: int = 0
     away: bool = False
     fallback_to: str | None = None
+    given_up: tuple[Mapping[str, str], ...] = ()
     killed: bool = False
     stuck: bool = False
     failure: tuple[int, str, str] | None = None

@@ -119,6 +119,8 @@ def test_a_fresh_start_of_a_trainer_that_finds_its_own_waits_for_a_clear_way() -
     assert (Phase.WAITING, []) == (state.phase, [one for one in commands if isinstance(one, c.SpawnTrainer)])
     state, commands = step(replace(state, phase=Phase.SELECTING), ladder(), 3.0, policy)
 
+    assert ["ckpt_50.pt"] == [one["name"] for one in record(commands, "run.started_over")["rejected"]]
+    assert () == state.given_up
     assert None is one_of(commands, c.SpawnTrainer).snapshot
 
 
