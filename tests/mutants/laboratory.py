@@ -19,7 +19,7 @@ import pytest
 
 from tests.mutants import witness
 
-COPIED = ("lastgood", "supervisor", "trainer", "tests", "docs", "pyproject.toml")
+COPIED = ("lastgood", "supervisor", "trainer", "tests", "config", "docs", "pyproject.toml")
 SECONDS_MAX = 300  # of one run of pytest
 OPTIONS = [
     *("-x", "-q", "-m", "not heavy", "--tb=short", "--hypothesis-seed=0"),
