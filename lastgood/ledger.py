@@ -88,13 +88,17 @@ class Ledger:
             a, b, c, d, inode, seal_bytes, seal_ns, _, kind, proof, reason, size, sha256, step, seconds = entry
             if inode != seal_inode or (a, b, c, d) != identity:
                 return None
-            if (
-                inode
-                and kind != "healthy"
-                and (inode, seal_bytes, seal_ns) != SealStamp.beside(os.path.join(self._folder, name))
-            ):
+            if inode and kind and (inode, seal_bytes, seal_ns) != SealStamp.beside(os.path.join(self._folder, name)):
                 return None
-            return Verdict(_KINDS[kind], _PROOFS[proof], reason, size, sha256, step, seconds)
+            return Verdict(
+                _KINDS[kind],
+                _PROOFS[proof],
+                _USUAL if reason is None else reason,
+                b if size is None else size,
+                sha256,
+                step,
+                seconds,
+            )
         except (KeyError, TypeError, ValueError):
             return None  # of another version, or damaged
 
@@ -104,7 +108,7 @@ class Ledger:
         """Remember a verdict whose reading began at `read_at_ns` (wall clock, as file times are), under that seal."""
         if read_at_ns - max(identity.mtime_ns, identity.ctime_ns) < STILL_NS or verdict.kind is Kind.UNREADABLE:
             return
-        entry = [*identity, *(seal or SealStamp()), os.path.basename(path), *_encoded(verdict)]
+        entry = [*identity, *(seal or SealStamp()), os.path.basename(path), *_encoded(verdict, identity.size)]
         if self._entries.get(identity.inode) == entry:
             return
         self._entries[identity.inode] = entry
@@ -151,13 +155,24 @@ def _or_none(line: str) -> Any:
         return None
 
 
-_KINDS: dict[str, Kind] = {str(kind): kind for kind in Kind}
-_PROOFS: dict[str | None, Proof | None] = {None: None, **{str(proof): proof for proof in Proof}}
+# Ten thousand small numbers are read in a moment, ten thousand words are not: what most verdicts have in common is left out.
+_KINDS: dict[int, Kind] = dict(enumerate(Kind))
+_PROOFS: dict[int, Proof | None] = dict(enumerate((None, *Proof)))
+_NUMBERS: dict[Kind | Proof | None, int] = {one: number for of in (_KINDS, _PROOFS) for number, one in of.items()}
+_USUAL = "its SHA-256 is the sealed one"
 
 
-def _encoded(verdict: Verdict) -> list[Any]:
-    proof = None if verdict.proof is None else str(verdict.proof)
-    return [str(verdict.kind), proof, verdict.reason, verdict.bytes, verdict.sha256, verdict.step, verdict.seconds]
+def _encoded(verdict: Verdict, size: int) -> list[Any]:
+    reason = None if verdict.reason == _USUAL else verdict.reason
+    return [
+        _NUMBERS[verdict.kind],
+        _NUMBERS[verdict.proof],
+        reason,
+        None if verdict.bytes == size else verdict.bytes,
+        verdict.sha256,
+        verdict.step,
+        verdict.seconds,
+    ]
 
 
 def now_ns() -> int:

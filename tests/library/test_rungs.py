@@ -356,3 +356,18 @@ def test_the_identity_of_a_file_is_its_own_and_of_a_pipe_none(make_zip: MakeSnap
 
     assert Identity.of(path.stat()) == identity_of(path)
     assert identity_of(tmp_path / "pipe") is None
+
+
+@pytest.mark.parametrize("reason", ["its SHA-256 is the sealed one", "another", ""])
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.UNREADABLE])
+def test_any_verdict_is_remembered_as_it_was(kind: Kind, reason: str, make_zip: MakeSnapshot, tmp_path: Path) -> None:
+    """Whatever its lines leave out, what is read from them is what was put there."""
+    (tmp_path / ".lastgood").mkdir()
+    path = str(make_zip("ckpt_1.pt"))
+    identity, later = Identity.of(os.stat(path)), now_ns() + 2 * STILL_NS
+    for proof in (None, *Proof):
+        for size in (0, identity.size, identity.size + 1):
+            verdict = Verdict(kind, proof, reason, size, None if size else "ab" * 32, 7, 0.5)
+            Ledger(tmp_path, writable=True).put(path, identity, verdict, later)
+
+            assert verdict == Ledger(tmp_path).get("ckpt_1.pt", identity)
