@@ -1,15 +1,18 @@
 """Several processes that train one model: as exact as one, whatever ends them, and never waiting for each other for ever."""
 
+import datetime
 import os
 import signal
 import subprocess
 import sys
 
 import pytest
+import torch
 
 import lastgood
 from tests.trainer.comparing import ROOT, go_through, losses_of, payload_of, state_differs
 from tests.trainer.conftest import small_values
+from trainer import distributed
 from trainer.__main__ import main
 from trainer.distributed import Ranks, place
 from trainer.settings import UsageError
@@ -221,3 +224,19 @@ def test_under_torchrun_a_stop_saves_and_the_next_start_goes_on(small, folder):
     assert f"resumed at step {rung.step};" in ended.stdout
     assert losses_of(straight) == losses_of(stopped)
     assert [] == state_differs(straight, stopped, last)
+
+
+@pytest.mark.parametrize(("device", "backend"), [("cpu", "gloo"), ("cuda", "cpu:gloo,cuda:nccl")])
+def test_gradients_travel_by_nccl_on_gpus_and_by_gloo_on_cpus(device, backend, settings, monkeypatch):
+    """What the ranks agree on by numbers stays on the CPU; all have the limit that the settings give, and all leave at the end."""
+    asked = []
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *words, **more: asked.append((words, more)))
+    monkeypatch.setattr(torch.distributed, "all_gather", lambda numbers, number: asked.append(number.device.type))
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: asked.append("left"))
+    chosen = settings(device=device, gradient_accumulation_steps=2, rank_timeout_seconds=7)
+
+    with distributed.joined(Ranks(1, 2), chosen):
+        pass
+
+    limit = datetime.timedelta(seconds=7)
+    assert [((backend,), {"timeout": limit}), "cpu", "left"] == asked
