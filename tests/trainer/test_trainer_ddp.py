@@ -1,6 +1,6 @@
 """Several processes that train one model: as exact as one, whatever ends them, and never waiting for each other for ever."""
 
-import datetime
+import datetime as dt
 import os
 import signal
 import subprocess
@@ -228,7 +228,7 @@ def test_under_torchrun_a_stop_saves_and_the_next_start_goes_on(small, folder):
 
 @pytest.mark.parametrize(("device", "backend"), [("cpu", "gloo"), ("cuda", "cpu:gloo,cuda:nccl")])
 def test_gradients_travel_by_nccl_on_gpus_and_by_gloo_on_cpus(device, backend, settings, monkeypatch):
-    """What the ranks agree on by numbers stays on the CPU; all have the limit that the settings give, and all leave at the end."""
+    """What the ranks agree on by numbers stays on the CPU; all have the settings' limit, and leave at the end."""
     asked = []
     monkeypatch.setattr(torch.distributed, "init_process_group", lambda *words, **more: asked.append((words, more)))
     monkeypatch.setattr(torch.distributed, "all_gather", lambda numbers, number: asked.append(number.device.type))
@@ -238,5 +238,5 @@ def test_gradients_travel_by_nccl_on_gpus_and_by_gloo_on_cpus(device, backend, s
     with distributed.joined(Ranks(1, 2), chosen):
         pass
 
-    limit = datetime.timedelta(seconds=7)
+    limit = dt.timedelta(seconds=7)
     assert [((backend,), {"timeout": limit}), "cpu", "left"] == asked
