@@ -363,7 +363,7 @@ def service() -> Iterator[tuple[type[Service], str]]:
     """A service and the Apprise URL at which it listens."""
 
     class One(Service):
-        taken: list[dict[str, Any]] = []  # noqa: RUF012
+        taken: list[dict[str, Any]] = []  # noqa: RUF012 - the class lives for one test
 
     server = HTTPServer(("127.0.0.1", 0), One)
     thread = Thread(target=server.serve_forever)
