@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test simulate bench lint clean
+.PHONY: demo test simulate storm bench lint clean
 
 demo: $(READY)
 	$(BIN)/lastgood chaos config/demo.yaml --seed 1
@@ -15,6 +15,10 @@ test: $(READY)
 SEEDS ?= 2000
 simulate: $(READY)  # so many lives of the supervisor in a fake world; FIRST=SEED SEEDS=1 repeats one
 	$(BIN)/python -m tests.simulator --seeds $(SEEDS) $(addprefix --first ,$(FIRST))
+
+KILLS ?= 300
+storm: $(READY)  # so many real kills of trainer, tree and supervisor, over ten short runs; SEED=N repeats one
+	$(BIN)/python -m tests.storm --kills $(KILLS) $(addprefix --seed ,$(SEED))
 
 bench: $(READY)  # every row of the table, or with ROW=verify-sealed that one
 	$(BIN)/python -m benchmarks $(addprefix --row ,$(ROW))

@@ -41,6 +41,7 @@ NOTES_FILE: Final = "notes.jsonl"
 SEALS_DIR: Final = "seals"
 QUARANTINE_DIR: Final = "quarantine"
 SHELF_DIR: Final = "shelf"
+STALLS_DIR: Final = "stalls"
 
 SEAL_SUFFIX: Final = ".sha256"
 

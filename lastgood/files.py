@@ -5,6 +5,7 @@ checksum inside are held against each other. What changes while it is read gets 
 """
 
 import hashlib
+import math
 import os
 from collections.abc import Mapping
 from typing import Any, BinaryIO
@@ -15,6 +16,10 @@ from lastgood.formats import Judgement
 from lastgood.hashing import read_through
 from lastgood.seal import Identity, Seal, SealDamaged, read_seal
 from lastgood.verdict import Kind, Proof, Verdict
+
+LOSS_KEYS = ("val_loss", "loss", "best_val_loss")
+NO_LOSS_YET = 1e9
+"""What nanoGPT, and so the bundled trainer, has for a loss before the first evaluation."""
 
 
 def verify_open(name: str, file: BinaryIO) -> Verdict:
@@ -85,7 +90,7 @@ def judge_unsealed(file: BinaryIO, size: int) -> Judgement:
 
 
 def _with_contents(file: BinaryIO, size: int, verdict: Verdict, read: Mapping[Any, Any] | None) -> Verdict:
-    """Add the step from inside when the name has none, and refuse schema versions of ours that are newer than this code.
+    """Add loss and, when the name has none, step from inside, and refuse schema versions of ours that are newer than this code.
 
     `read` is the outermost dictionary if it was read already.
     """
@@ -98,7 +103,8 @@ def _with_contents(file: BinaryIO, size: int, verdict: Verdict, read: Mapping[An
     if isinstance(note, dict) and isinstance(lost := note.get("lost"), list) and lost:
         source = note["source"][:200] if isinstance(note.get("source"), str) else "another file"
         return verdict._replace(kind=Kind.INCOMPLETE, reason=f"salvaged from {source}: {len(lost)} tensors are lost")
-    return verdict._replace(step=step_inside(payload)) if verdict.step is None else verdict
+    step = step_inside(payload) if verdict.step is None else verdict.step
+    return verdict._replace(step=step, loss=loss_inside(payload))
 
 
 def _top(file: BinaryIO, size: int) -> Mapping[Any, Any]:
@@ -114,3 +120,10 @@ def step_inside(payload: Mapping[Any, Any]) -> int | None:
     """The step that a snapshot's outermost dictionary says, by any of the names that trainers give it."""
     step = payload.get("iter_num", payload.get("step", payload.get("global_step")))
     return step if isinstance(step, int) and not isinstance(step, bool) else None
+
+
+def loss_inside(payload: Mapping[Any, Any]) -> float | None:
+    """The loss that a snapshot's outermost dictionary says, by any of the names that trainers give it, if it is finite."""
+    found = (payload.get(key) for key in LOSS_KEYS)
+    numbers = (loss for loss in found if isinstance(loss, int | float) and not isinstance(loss, bool))
+    return next((float(loss) for loss in numbers if -math.inf < loss < NO_LOSS_YET), None)

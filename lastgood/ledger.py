@@ -85,7 +85,7 @@ class Ledger:
         if entry is None:
             return None
         try:
-            a, b, c, d, inode, seal_bytes, seal_ns, _, kind, proof, reason, size, sha256, step, seconds = entry
+            a, b, c, d, inode, seal_bytes, seal_ns, _, kind, proof, reason, size, sha256, step, seconds, loss = entry
             if inode != seal_inode or (a, b, c, d) != identity:
                 return None
             if inode and kind and (inode, seal_bytes, seal_ns) != SealStamp.beside(os.path.join(self._folder, name)):
@@ -98,6 +98,7 @@ class Ledger:
                 sha256,
                 step,
                 seconds,
+                loss=loss,
             )
         except (KeyError, TypeError, ValueError):
             return None  # of another version, or damaged
@@ -172,6 +173,7 @@ def _encoded(verdict: Verdict, size: int) -> list[Any]:
         verdict.sha256,
         verdict.step,
         verdict.seconds,
+        verdict.loss,
     ]
 
 

@@ -3,7 +3,7 @@
 import errno
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from operator import methodcaller
 from pathlib import Path
 from typing import NamedTuple
@@ -180,12 +180,21 @@ def ladder(checkpoint_dir: str | os.PathLike[str], pattern: str | None = None) -
     return choose.newest_first(judge(rung) if rung.verdict is None else rung for rung in found)
 
 
-def down_to_first_proven(rungs: list[Rung], ledger: Ledger | None = None, fresh: bool = True) -> list[Rung]:
-    """Judge from the newest down to the first proven rung; the rest stay unjudged. Steps known only inside are read first."""
+def down_to_first_proven(
+    rungs: list[Rung],
+    ledger: Ledger | None = None,
+    fresh: bool = True,
+    known: Callable[[Rung], Verdict | None] = lambda _: None,
+) -> list[Rung]:
+    """Judge from the newest down to the first proven rung; the rest stay unjudged. Steps known only inside are read first.
+
+    What is `known` of a rung is its verdict without a look at its bytes.
+    """
     rungs = choose.newest_first([judge(rung, ledger) if rung.step is None else rung for rung in rungs])
     judged: list[Rung] = []
     for index, rung in enumerate(rungs):
-        judged.append(judge(rung, ledger, fresh))
+        verdict = known(rung)
+        judged.append(judge(rung, ledger, fresh) if verdict is None else rung._replace(verdict=verdict))
         if (verdict := judged[-1].verdict) is not None and verdict.proven:
             return judged + rungs[index + 1 :]
     return judged

@@ -39,7 +39,7 @@ class Verdict(NamedTuple):
 
     `reason` is a sentence a person can act on; `bytes` is the size judged; `sha256` is the digest of what was
     read, when the whole snapshot was read; `step` is the step inside it or in its name; `seconds` is what the
-    judging cost; `errno` is the system's error for an unreadable one.
+    judging cost; `errno` is the system's error for an unreadable one; `loss` is the finite one that its payload tells.
     """
 
     kind: Kind
@@ -50,6 +50,7 @@ class Verdict(NamedTuple):
     step: int | None = None
     seconds: float = 0.0
     errno: int | None = None
+    loss: float | None = None
 
     @property
     def proven(self) -> bool:

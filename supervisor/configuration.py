@@ -3,7 +3,6 @@
 import copy
 import reprlib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, get_args
 
 import yaml
@@ -14,6 +13,7 @@ from supervisor.errors import UsageError, nearest
 from supervisor.settings import Settings
 
 MESSAGE_CHARACTERS_MAX = 2000
+FILE_BYTES_MAX = 1 << 20
 OVERRIDE_CHARACTERS_MAX = 200  # quoted back; the reason must still be seen
 
 _SHORT = reprlib.Repr()
@@ -43,13 +43,19 @@ def _refusal(text: str) -> UsageError:
 
 def _read(path: str) -> dict[str, Any]:
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        with open(path, "rb") as file:
+            data = file.read(FILE_BYTES_MAX + 1)
+        text = "" if len(data) > FILE_BYTES_MAX else data.decode("utf-8")
     except FileNotFoundError:
         raise _refusal(f"{path}: there is no such file; give the path of a run's YAML file") from None
+    except PermissionError:
+        raise _refusal(f"{path}: permission denied; give this user read permission") from None
     except (OSError, UnicodeError) as error:
         raise _refusal(
             f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}; give a run's YAML file in UTF-8"
         ) from None
+    if len(data) > FILE_BYTES_MAX:
+        raise _refusal(f"{path}: it is larger than {FILE_BYTES_MAX:,} bytes; give a run's YAML file")
     try:
         tree = _parsed(text, ())
     except (yaml.YAMLError, RecursionError) as error:
@@ -57,7 +63,8 @@ def _read(path: str) -> dict[str, Any]:
     if tree is None:
         return {}
     if not isinstance(tree, dict):
-        raise _refusal(f"{path}: it holds a {type(tree).__name__}, not sections such as `run:` and `trainer:`")
+        kind = "a text" if isinstance(tree, str) else "a list" if isinstance(tree, list) else "one value"
+        raise _refusal(f"{path}: it holds {kind}, not sections such as `run:` and `trainer:`; give a run's YAML file")
     return tree
 
 
@@ -93,7 +100,7 @@ def _parsed(text: str, path: Sequence[str]) -> Any:
         loader.dispose()
 
 
-_WORDS = (("trainer", "command"), ("trainer", "env"))
+_WORDS = (("trainer", "command"), ("trainer", "pre_start"), ("trainer", "env"))
 _READ_AS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("bool", "float", "int", "timestamp"))
 
 

@@ -1,6 +1,8 @@
 """The runtime's hands on the checkpoint directory: look, judge, seal, set aside, prune."""
 
 import time
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from lastgood.contract import SEAL_SUFFIX
@@ -9,13 +11,16 @@ from supervisor import shelf_side
 from supervisor.adapters import places
 from supervisor.adapters.verifier import Verifier
 from supervisor.adapters.watcher import Watcher
+from supervisor.arrivals import Saves
 from supervisor.core import events as e
-from supervisor.mailbox import Mailbox, Worker
+from supervisor.hindrances import Hindrances
+from supervisor.mailbox import Act, Mailbox, Worker
 from supervisor.settings import Settings
 from supervisor.trainer_side import Post, Say
 
 RESCAN_SECONDS_MIN = 0.1
 LOOK_SECONDS_MIN = 0.01
+LOOKS_A_SILENCE = 4
 LOOKS_APART_SECONDS = 0.1  # a trainer that writes its log into the directory must not keep a core busy
 
 
@@ -26,17 +31,24 @@ class DirectorySide:
         self, settings: Settings, directory: str, verifier: Verifier, mailbox: Mailbox, post: Post, say: Say
     ) -> None:
         self._directory = directory
-        self._rescan_seconds = max(settings.checkpoints.rescan_seconds, RESCAN_SECONDS_MIN)
+        often = settings.stall.running_seconds / LOOKS_A_SILENCE  # or a save would be taken for silence
+        self._rescan_seconds = max(min(settings.checkpoints.rescan_seconds, often), RESCAN_SECONDS_MIN)
         self._verifier = verifier
         self._mailbox = mailbox
         self._post = post
         self._say = say
         self._worker = Worker("judge", mailbox)
+        self._saves = Saves(directory, post, self._tell)
+        verifier.arrivals.tell = self._tell_arrival
         self._looking = False
         self._hinted: set[str] = set()
         self._look_at = 0.0
         self._looked_at = 0.0
         self._rescan_at = 0.0
+        self.hindrances = Hindrances(settings, directory)
+        self._arrived = False
+        self._told_low = False
+        self._bad_news = 0  # looks at which a rung was bad
         self._is_candidate = rule_for(settings.pattern)
         self._shelf = shelf_side.made_for(settings, directory, verifier, mailbox, post, say)
         self._watcher = Watcher(directory, self._hint)
@@ -60,11 +72,11 @@ class DirectorySide:
 
         self._mailbox.hand(soon)
 
-    def look_when_due(self, trainer_lives: bool) -> bool:
+    def look_when_due(self, incarnation: int | None) -> bool:
         """Look for arrivals when a hint, a settling file or the rescan asks for it, one look at a time.
 
-        Without a trainer nothing arrives, and the next look at the ladder sees all there is. Returns whether this was the
-        time of a rescan.
+        `incarnation` is that of the living trainer. Without one nothing arrives, and the next look at the ladder sees all
+        there is. Returns whether this was the time of a rescan.
         """
         now = time.monotonic()
         rescan = now >= self._rescan_at
@@ -74,20 +86,24 @@ class DirectorySide:
             self._look_at = 0.0
         if now >= self._look_at and not self._looking:
             self._look_at = float("inf")
-            if trainer_lives:
-                self._start_look(now)
+            if incarnation is not None:
+                self._start_look(now, incarnation)
         return rescan
 
-    def _start_look(self, now: float) -> None:
+    def _start_look(self, now: float, incarnation: int) -> None:
         self._looking = True
         self._looked_at = now
         hinted, self._hinted = frozenset(self._hinted), set()
-        self._worker.submit(lambda: self._look(hinted))
+        self._worker.submit(lambda: self._look(hinted, incarnation))
 
-    def _look(self, hinted: frozenset[str]) -> None:
+    def _look(self, hinted: frozenset[str], incarnation: int) -> None:
         again: float | None = None
         try:
+            written = self._saves.are_written(incarnation)
             told, again = self._verifier.look(hinted)
+            self._note_bad(event.rung for event in told if isinstance(event, e.SnapshotJudged))
+            self._saves.tell(incarnation, written or again is not None)
+            self._see_to_room(told)
             for event in told:
                 self._post(event)
                 if self._shelf is not None and isinstance(event, e.SnapshotJudged):
@@ -112,12 +128,65 @@ class DirectorySide:
                     self._shelf.tidy()
             except OSError:
                 pass  # the look that follows tells what is wrong with the directory
+            waiting = frozenset(self._verifier.arrivals.waiting)
             told = self._verifier.judge_ladder(passing, above)
+            self._note_bad(told.rungs if isinstance(told, e.LadderJudged) else ())
+            self._tell_missed(told, waiting)
             if self._shelf is not None:
                 told = self._shelf.settle(told, above, lambda: self._verifier.judge_ladder(passing, above))
-            self._post(told)
+            self._post(self._with_hindrance(told))
 
         self._worker.submit(work)
+
+    def _with_hindrance(self, told: e.LadderJudged | e.LadderUnreadable) -> e.LadderJudged | e.LadderUnreadable:
+        """What was told, with what stands in the way of a start. Quarantine makes room for the next look."""
+        if isinstance(told, e.LadderUnreadable):
+            return told
+        self.hindrances.sized(told.rungs)
+        found = self.hindrances.find()
+        self._told_low = found is not None and found.obstacle is e.Obstacle.DISK
+        if self._told_low:
+            self._make_room()
+        return replace(told, hindrance=found)
+
+    def _see_to_room(self, told: Iterable[e.Event]) -> None:
+        """Say once when the save after the last arrival will not fit: at the next look, when retention has done its part."""
+        if self._arrived:
+            found = self.hindrances.low_disk()
+            if found is not None and not self._told_low:
+                self._make_room()
+                found = self.hindrances.low_disk()
+            if found is not None and not self._told_low:
+                self._tell(found.obstacle, dict(found.fields))
+            self._told_low = found is not None
+        arrived = [event.rung for event in told if isinstance(event, e.SnapshotJudged)]
+        self._arrived = bool(arrived)
+        self.hindrances.sized(reversed(arrived))
+
+    def _make_room(self) -> None:
+        try:
+            for gone in self.hindrances.make_room():
+                self._tell("quarantine.trimmed", {"name": gone.name, "path": gone.path, "bytes": gone.bytes})
+        except OSError:
+            pass  # what is left of it goes the next time
+
+    def _tell_arrival(self, name: str, step: int | None) -> None:
+        self._tell("snapshot.appeared", {"name": name, "step": step})
+
+    def _tell_missed(self, told: e.LadderJudged | e.LadderUnreadable, waiting: frozenset[str]) -> None:
+        """Tell of what arrived between the last look and the trainer's death; before the first look nothing has arrived."""
+        if isinstance(told, e.LadderJudged) and self._looked_at:
+            for rung in told.rungs:
+                if rung.name in told.arrived - waiting:
+                    self._tell_arrival(rung.name, rung.step)
+
+    def _tell(self, event: str, fields: dict[str, Any]) -> None:
+        """Write a record, from the judging thread."""
+        self._mailbox.hand(lambda: self._say(event, fields))
+
+    def reread(self, name: str, mtime_ns: int) -> None:
+        """Read a snapshot again that was resumed from on trust; tells SnapshotReread."""
+        self._worker.submit(lambda: self._post(self._verifier.reread(name, mtime_ns)))
 
     def seal(self, name: str) -> None:
         """Seal a snapshot that its writer outlived; tells SnapshotSealed."""
@@ -134,11 +203,19 @@ class DirectorySide:
 
         self._worker.submit(work)
 
+    def after(self, act: Act) -> None:
+        """Do something in the judging thread once all that was ordered before is done."""
+        self._worker.submit(act)
+
     def set_aside(self, rung: e.RungFact, reason: str) -> None:
         """Move a rung into quarantine, with its copies on the shelf, and say so, or why not."""
-        for copy in [] if self._shelf is None else self._shelf.copies_of(rung):
-            self._set_aside(copy, reason)
-        self._set_aside(rung, reason)
+
+        def work() -> None:
+            for copy in [] if self._shelf is None else self._shelf.copies_of(rung):
+                self._set_aside(copy, reason)
+            self._set_aside(rung, reason)
+
+        self._worker.submit(work, must=True)
 
     def _set_aside(self, rung: e.RungFact, reason: str) -> None:
         fields = _fields(rung, reason=reason)
@@ -146,29 +223,40 @@ class DirectorySide:
         try:
             path = places.set_aside(self._directory, rung.name, {**fields, "sha256": digest})
         except OSError as error:
-            self._say("snapshot.set_aside_failed", _fields(rung, reason=f"{error.strerror or error}"))
+            self._tell("snapshot.set_aside_failed", _fields(rung, reason=f"{error.strerror or error}"))
             return
-        self._say("snapshot.quarantined", {**fields, "path": path})
+        self._tell("snapshot.quarantined", {**fields, "path": path})
 
     def put_back(self, name: str, step: int | None) -> None:
         """Take a snapshot out of quarantine, and say so, or why not."""
+        self._worker.submit(lambda: self._put_back(name, step), must=True)
+
+    def _put_back(self, name: str, step: int | None) -> None:
         name = name if self._shelf is None else self._shelf.back_name(step) or name
         fields: dict[str, Any] = {"name": name, "step": step}
         try:
             places.put_back(self._directory, name)
         except OSError as error:
-            self._say("snapshot.put_back_failed", {**fields, "reason": f"{error.strerror or error}"})
+            self._tell("snapshot.put_back_failed", {**fields, "reason": f"{error.strerror or error}"})
             return
-        self._say("snapshot.put_back", fields)
+        self._tell("snapshot.put_back", fields)
 
     def prune(self, rung: e.RungFact) -> None:
-        """Remove a rung, and say so, or why not."""
+        """Remove a rung, and say so, or why not; unless one is found to be bad first, for which this one might be needed."""
+        known = self._bad_news
+        self._worker.submit(lambda: self._prune(rung) if known == self._bad_news else None, must=True)
+
+    def _note_bad(self, rungs: Iterable[e.RungFact]) -> None:
+        if any(rung.verdict is not None and not rung.verdict.usable for rung in rungs):
+            self._bad_news += 1
+
+    def _prune(self, rung: e.RungFact) -> None:
         try:
             places.prune(self._directory, rung.name)
         except OSError as error:
-            self._say("snapshot.prune_failed", _fields(rung, reason=f"{error.strerror or error}"))
+            self._tell("snapshot.prune_failed", _fields(rung, reason=f"{error.strerror or error}"))
             return
-        self._say("snapshot.pruned", _fields(rung))
+        self._tell("snapshot.pruned", _fields(rung))
 
     def close(self) -> None:
         """Leave no thread."""

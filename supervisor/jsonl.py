@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY
 _FLAGS |= os.O_NONBLOCK  # a pipe in the file's place must not hold up its only writer
@@ -19,3 +20,21 @@ def append_line(path: str, line: bytes) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
     finally:
         os.close(descriptor)
+
+
+def older(path: str) -> str:
+    """Where the lines go that a file had when it was turned over; they come before its own."""
+    return f"{path}.1"
+
+
+def turn_over(path: str, bytes_max: int) -> None:
+    """Begin the file anew once it has so many bytes, and keep what it had in the place of what was kept there before.
+
+    One rename: killed at any point, each line is in one of the two. Raises OSError, with everything as it was.
+    """
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return
+    if stat.S_ISREG(status.st_mode) and status.st_size >= bytes_max:
+        os.rename(path, older(path))

@@ -98,13 +98,16 @@ def check_program(settings: Settings, where: str) -> None:
     cwd = settings.trainer.cwd
     if not os.path.isdir(cwd):
         raise UsageError(f"{where}: trainer.cwd: {cwd!r} is not a folder; name the one the trainer starts in")
-    program = arguments(settings, settings.checkpoints.dir, None)[0]
     search = settings.trainer.env.get("PATH", os.environ.get("PATH", os.defpath))
-    found = shutil.which(os.path.join(cwd, program) if "/" in program else program, path=search)
-    if found is None:
-        raise UsageError(
-            f"{where}: trainer.command: {program!r} is not a program that can be run; check its spelling, PATH and mode"
-        )
+    commands = {
+        "command": arguments(settings, settings.checkpoints.dir, None),
+        "pre_start": settings.trainer.pre_start,
+    }
+    for key, program in ((key, words[0]) for key, words in commands.items() if words):
+        if shutil.which(os.path.join(cwd, program) if "/" in program else program, path=search) is None:
+            raise UsageError(
+                f"{where}: trainer.{key}: {program!r} is not a program that can be run; check its spelling, PATH and mode"
+            )
 
 
 def check_arguments(settings: Settings, where: str) -> None:

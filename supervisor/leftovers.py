@@ -2,6 +2,7 @@
 
 import os
 
+from lastgood.contract import SEAL_SUFFIX
 from lastgood.naming import partial_of
 from supervisor.proc import was_there
 
@@ -18,8 +19,22 @@ def partials(folder: str) -> dict[str, bool]:
     return {entry.name: _is_abandoned(entry) for entry in found}
 
 
+def writers(folder: str) -> dict[str, frozenset[int]]:
+    """The living processes, other than this one, that have partials in a folder, by the snapshot's name. Raises OSError."""
+    found: dict[str, frozenset[int]] = {}
+    for partial, is_abandoned in partials(folder).items():
+        name, pid = (partial_of(partial) or "").removesuffix(SEAL_SUFFIX), _pid_in(partial)
+        if not is_abandoned and pid != os.getpid():
+            found[name] = found.get(name, frozenset()) | {pid}
+    return found
+
+
+def _pid_in(partial: str) -> int:
+    return int(partial.rsplit("-", 2)[1])
+
+
 def _is_abandoned(entry: "os.DirEntry[str]") -> bool:
-    pid = int(entry.name.rsplit("-", 2)[1])
+    pid = _pid_in(entry.name)
     try:
         status = entry.stat(follow_symlinks=False)
     except FileNotFoundError:

@@ -50,18 +50,19 @@ class Worker:
 
     def __init__(self, name: str, mailbox: Mailbox) -> None:
         self._mailbox = mailbox
-        self._queue: queue.SimpleQueue[Act | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Act, bool] | None] = queue.SimpleQueue()
         self._closed = False
         self._thread = threading.Thread(target=self._work, name=f"lastgood-{name}", daemon=True)
         self._thread.start()
 
-    def submit(self, work: Act) -> None:
-        """Have work done after what was submitted before."""
-        self._queue.put(work)
+    def submit(self, work: Act, must: bool = False) -> None:
+        """Have work done after what was submitted before; what must be done is not dropped by closing."""
+        self._queue.put((work, must))
 
     def _work(self) -> None:
-        while (work := self._queue.get()) is not None:
-            if not self._closed:
+        while (one := self._queue.get()) is not None:
+            work, must = one
+            if must or not self._closed:
                 self._guarded(work)
 
     def _guarded(self, work: Act) -> None:
@@ -71,7 +72,7 @@ class Worker:
             self._mailbox.hand(_raiser(error))
 
     def close(self) -> None:
-        """Finish what is under way, unless that takes too long, and drop what is not."""
+        """Finish what is under way and what must be done, unless that takes too long, and drop the rest."""
         self._closed = True
         self._queue.put(None)
         self._thread.join(CLOSE_SECONDS)

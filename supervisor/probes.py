@@ -142,12 +142,23 @@ def space(where: str, free_bytes: int, free_inodes: int | None, snapshot_bytes: 
 
 
 def cgroup(unit: str | None, delegated: bool) -> Finding:
-    """Whether a supervisor may have control groups of its own. Without, less is known of a death, so it is only good to know."""
+    """Whether the trainer gets a control group of its own. Only what hides when its supervisor is killed is missed without."""
     if delegated:
-        return Finding("cgroup", Level.FINE, "control groups of its own can be made")
-    found = "no control group of its own can be made: a kill for want of memory cannot be told from another"
+        return Finding("cgroup", Level.FINE, "the trainer gets a control group of its own, and nothing leaves it")
+    found = (
+        "the trainer gets no control group of its own: if this supervisor is killed, a process of the trainer's that wiped its "
+        "environment is not found by the next"
+    )
     cure = f"`systemctl edit {unit}`: Delegate=yes" if unit else "run it as a systemd unit with Delegate=yes"
     return Finding("cgroup", Level.NOTE, found, cure)
+
+
+def oom_kills(counted: bool) -> Finding:
+    """Whether the kernel's OOM killer can be told from anybody else who kills. Only good to know."""
+    if counted:
+        return Finding("oom kills", Level.FINE, "a kill for want of memory is told from another")
+    found = "nobody counts OOM kills: a kill for want of memory cannot be told from another"
+    return Finding("oom kills", Level.NOTE, found, "run it as a systemd unit with MemoryAccounting=yes")
 
 
 def name_clash(version: str | None) -> Finding:

@@ -85,6 +85,11 @@ def is_alive(identity: Identity) -> bool:
     return stat is not None and stat.identity == identity and stat.is_alive
 
 
+def boot_id() -> str:
+    """Which boot of the machine this is; empty where the kernel does not say."""
+    return _read("/proc/sys/kernel/random/boot_id").decode("ascii", "replace").strip()
+
+
 def was_there(pid: int, at: float) -> bool:
     """Whether the process that has this pid now lives and began before a time in unix seconds."""
     stat = stat_of(pid)

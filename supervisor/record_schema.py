@@ -12,6 +12,7 @@ _WHOLE: Final[Type] = {"type": "integer"}
 _SECONDS: Final[Type] = {"type": "number", "minimum": 0}
 _TRUTH: Final[Type] = {"type": "boolean"}
 _TEXTS: Final[Type] = {"type": "array", "items": _TEXT}
+_WHOLES: Final[Type] = {"type": "array", "items": _WHOLE}
 
 
 def _or_null(kind: Type) -> Type:
@@ -32,7 +33,7 @@ TYPES: Final[Mapping[str, Type]] = {
         ("advice", "by", "cause", "chosen", "directory", "kind", "name", "path", "preset", "reason", "record"), _TEXT
     ),
     **dict.fromkeys(("how", "signature", "stage", "target", "verdict", "watching"), _TEXT),
-    **dict.fromkeys(("proof", "resumed_from", "fault", "skipping"), _or_null(_TEXT)),
+    **dict.fromkeys(("proof", "resumed_from", "fault", "evidence", "skipping", "doubt"), _or_null(_TEXT)),
     **dict.fromkeys(("pid", "status", "depth", "without_progress", "bytes", "times", "deaths", "undelivered"), _WHOLE),
     **dict.fromkeys(
         ("step", "code", "signal", "said", "errno", "newest_step", "chosen_step", "steps_lost", "resumed_step"),
@@ -41,8 +42,11 @@ TYPES: Final[Mapping[str, Type]] = {
     **dict.fromkeys(("reported_step", "finite_step", "died_at", "reached"), _or_null(_WHOLE)),
     **dict.fromkeys(("seconds", "delay_seconds", "grace_seconds"), _SECONDS),
     **dict.fromkeys(("standby", "blocking"), _TRUTH),
-    **dict.fromkeys(("last_lines", "ignored_settings"), _TEXTS),
-    "pids": {"type": "array", "items": _WHOLE},
+    **dict.fromkeys(("free_bytes", "needed_bytes", "needed_inodes"), _WHOLE),
+    "free_inodes": _or_null(_WHOLE),
+    **dict.fromkeys(("gpus", "held_back", "last_lines", "locks", "processes", "ignored_settings"), _TEXTS),
+    **dict.fromkeys(("changed", "at_next_start", "needs_restart"), _TEXTS),
+    **dict.fromkeys(("pids", "uninterruptible"), _WHOLES),
     "rejected": _REJECTED,
     "loss": {"type": ["number", "string", "null"]},  # a number that JSON does not have is told in words: nan, inf
 }

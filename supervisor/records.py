@@ -43,6 +43,15 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         "error", "The lock file was removed and another supervisor took the directory; this one ends.",
         {"reason": "who has it"},
     ),
+    "supervisor.reloaded": Kind(
+        "info", "SIGHUP came, and the config file says something else than before.",
+        {"changed": "settings that hold from now on", "at_next_start": "those that hold from the next start of the trainer on",
+         "needs_restart": "those that hold once the supervisor is started again"},
+    ),
+    "supervisor.reload_failed": Kind(
+        "warning", "SIGHUP came, and the config file cannot be used; the settings stay as they are.",
+        {"reason": "the file, the key and the cure"},
+    ),
     "supervisor.stopped": Kind("info", "The supervisor ends.", {"status": "its exit status"}),
     "trainer.spawned": Kind(
         "info",
@@ -56,12 +65,15 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
     "trainer.exited": Kind(
         "warning",
         "The trainer is dead and all its processes are gone; level info when that was wished for.",
-        {"cause": "completed, stopped, crashed, killed, stalled, diverged, chaos, usage, ended-early or "
+        {"cause": "completed, stopped, crashed, killed, out-of-memory, out-of-disk, gpu-fault, stalled, diverged, "
+                  "chaos, usage, ended-early or "
                   "resume-ignored",
          "code": "exit code, or null", "signal": "signal number, or null",
          "said": "exit status that the trainer itself noted, or null; it counts where the code is 1, as that of a launcher is",
          "fault": "id of the injected fault, or null",
-         "step": "last step it told", "last_lines": "the end of its output"},
+         "step": "last step it told",
+         "evidence": "what is known of a SIGKILL that this supervisor did not send, or what the machine lacked, or null",
+         "last_lines": "the end of its output"},
     ),
     "trainer.diverged": Kind(
         "warning",
@@ -71,7 +83,17 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
     ),
     "trainer.stalled": Kind(
         "warning", "No life sign in time; the trainer is ended.",
-        {"stage": "startup or running", "seconds": "time since the last life sign"},
+        {"stage": "startup, running or saving", "seconds": "time since the last life sign"},
+    ),
+    "stall.evidence_kept": Kind(
+        "info", "Before a trainer that stood still was killed, it was written down what its processes were doing.",
+        {"path": "the file that says so", "processes": "each process in a line: its state, and where in the kernel it waits",
+         "uninterruptible": "pids that no signal ends before storage or a driver answers",
+         "locks": "files called like locks, in the trainer's working directory and the checkpoint directory"},
+    ),
+    "stall.evidence_lost": Kind(
+        "warning", "What the processes of a trainer that stood still were doing could not be written down.",
+        {"reason": "what the system said"},
     ),
     "trainer.asked_to_stop": Kind("info", "The trainer was asked to save and end.", {"grace_seconds": "time it is given"}),
     "trainer.grace_over": Kind(
@@ -87,9 +109,27 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         "error", "The trainer went on from another step than the one it was given; it was killed.",
         {"resumed_step": "step of the snapshot it was given", "reported_step": "first step it told or saved"},
     ),
+    "resume.confirmed": Kind(
+        "info",
+        "The bytes of the snapshot that was resumed from on trust were read again beside the trainer, and are good.",
+        {**_SNAPSHOT, "seconds": "time the reading took; 0 when it was taken away before"},
+    ),
+    "resume.refuted": Kind(
+        "error",
+        "What was resumed from on trust turns out to be bad: the trainer is killed, and what it saved is set aside.",
+        {**_SNAPSHOT, "verdict": "what it is worth", "reason": "why it is bad", "held_back": "what was saved since"},
+    ),
     "resume.unproven": Kind(
         "warning", "No proven snapshot is left; the run goes on from one without proof.",
         {**_SNAPSHOT, "reason": "why there is no proof"},
+    ),
+    "snapshot.appeared": Kind(
+        "info", "A snapshot that was not there before, or its name with other content, was seen. Its verdict follows.",
+        _SNAPSHOT,
+    ),
+    "snapshot.two_writers": Kind(
+        "warning", "Several processes write a snapshot of the same name at once; end all but one. Told once of each set of them.",
+        {"name": _SNAPSHOT["name"], "pids": "their process ids"},
     ),
     "snapshot.verified": Kind(
         "info", "A snapshot was judged and may be resumed from.",
@@ -147,6 +187,29 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
     "directory.unreadable": Kind(
         "error", "The checkpoint directory cannot be read; it is waited for.", {"reason": "what the system said"}
     ),
+    "disk.low": Kind(
+        "warning", "There is too little room for the next save. Before a start, that is waited with.",
+        {"free_bytes": "bytes free for this user on the filesystem of the checkpoint directory",
+         "needed_bytes": "the size of the newest snapshot and a little more",
+         "free_inodes": "how many files can be made there, or null without a limit", "needed_inodes": "how many are needed",
+         "path": "the checkpoint directory"},
+    ),
+    "disk.freed": Kind("info", "There is room again, and the trainer is started.", {"seconds": "how long that was waited for"}),
+    "quarantine.trimmed": Kind(
+        "warning", "For want of room a broken snapshot was removed from quarantine; why it was there is still written there.",
+        {"name": "its name", "path": "its folder in quarantine", "bytes": "its size"},
+    ),
+    "gpu.lost": Kind(
+        "error", "A GPU of the trainer's is gone; it is waited for.",
+        {"gpus": "their UUIDs", "reason": "what NVML says of the first"},
+    ),
+    "gpu.busy": Kind(
+        "warning", "Memory of a GPU is still held by processes of the run that are dead; that is waited for.",
+        {"gpus": "their UUIDs", "pids": "the processes"},
+    ),
+    "gpu.back": Kind(
+        "info", "The GPUs are there and free again, and the trainer is started.", {"seconds": "how long that was waited for"}
+    ),
     "memory.not_saved": Kind(
         "error", "What must outlive the supervisor could not be written; it is tried again with the next change.",
         {"reason": "what the system said"},
@@ -164,7 +227,10 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         "warning", "The run starts fresh again: no snapshot of it was recognised or ever whole, or it was asked for.",
         {"rejected": "list of {name, verdict, reason} of what was set aside"},
     ),
-    "run.completed": Kind("info", "The run is done.", {"step": "the highest step it reached, or null"}),
+    "run.completed": Kind(
+        "info", "The run is done; level warning where that may be doubted.",
+        {"step": "the highest step it reached, or null", "doubt": "what speaks against it, or null"},
+    ),
     "run.stopped": Kind(
         "info", "The run was stopped on request; the next start goes on.",
         {"status": "exit status", "step": "step of the newest proven snapshot"},

@@ -8,9 +8,11 @@ comes.
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, assert_never
 
+from supervisor import forerunner, proc
 from supervisor.adapters import statefile
 from supervisor.adapters.journal import Journal
 from supervisor.adapters.notifier import Notifier
@@ -19,12 +21,14 @@ from supervisor.adapters.verifier import Verifier
 from supervisor.core import commands as c
 from supervisor.core import events as e
 from supervisor.core import machine
-from supervisor.core.memory import Memory
+from supervisor.core.stall import SILENCES
 from supervisor.core.state import Policy, State
 from supervisor.directory_side import DirectorySide
 from supervisor.errors import AlreadySupervisedError, UsageError
 from supervisor.mailbox import Mailbox
+from supervisor.memory_side import MemorySide
 from supervisor.records import CATALOGUE
+from supervisor.reloading import ReloadSide
 from supervisor.settings import Settings, inert
 from supervisor.summary import summary
 from supervisor.trainer_side import TrainerSide
@@ -33,8 +37,8 @@ STATUS_SECONDS = 0.5  # how often status.json is written at most
 PAUSED_SECONDS = (
     2.0  # later than this, it was the supervisor that stood still, and the trainer may have spoken meanwhile
 )
-STALLS = frozenset({e.Deadline.STARTUP, e.Deadline.RUNNING, e.Deadline.EXIT})
-AFTER_NOTES = (e.StepReported, e.SnapshotJudged, e.TrainerExited, e.TreeSwept)
+STALLS = frozenset({*SILENCES, e.Deadline.EXIT})
+AFTER_NOTES = (e.StepReported, e.SnapshotJudged, e.SnapshotReread, e.TrainerExited, e.TreeSwept)
 """What a trainer noted it had noted before it printed, saved or died with all its processes, and so it must be judged."""
 LINGER_SECONDS = 0.02  # how often those who were asked to stop are looked at after their shell has ended
 
@@ -42,11 +46,14 @@ LINGER_SECONDS = 0.02  # how often those who were asked to stop are looked at af
 class Runtime:
     """One supervisor's life over one checkpoint directory. `lock` is the descriptor that holds it; the caller closes it."""
 
-    def __init__(self, settings: Settings, run: statefile.RunFile, policy: Policy, journal: Journal, lock: int) -> None:
+    def __init__(
+        self, settings: Settings, run: statefile.RunFile, policy: Policy, journal: Journal, lock: int,
+        read_again: Callable[[], Settings] | None = None,
+    ) -> None:  # fmt: skip
         self.lock = lock
         self._settings = settings
         self._directory = os.path.realpath(settings.checkpoints.dir)
-        self._run = run
+        self._found = run
         self._policy = policy
         self._journal = journal
         self._state = State(memory=run.memory)
@@ -58,6 +65,13 @@ class Runtime:
         self._notifier = Notifier(settings.notify, self._mailbox.hand, self._say)  # before the trainer's side
         self._trainer = TrainerSide(settings, self._directory, run.run_id, self._mailbox, self._post, self._say)
         self._files = DirectorySide(settings, self._directory, verifier, self._mailbox, self._post, self._say)
+        self._trainer.own = self._notifier.pids
+        self._trainer.ended = self._files.hindrances.died
+        written_by = replace(run, boot=proc.boot_id(), supervisor=proc.identity_of(os.getpid()))
+        self._memory = MemorySide(self._directory, written_by, self._mailbox, self._say)
+        self._reload = ReloadSide(settings, read_again, self._mailbox, self._say, self._take)
+        self._starting: c.SpawnTrainer | None = None
+        self._beside: list[c.Command] = []
         self._status_at = 0.0
         self._ready = False
         self._wish_waits = False
@@ -66,12 +80,16 @@ class Runtime:
     def run(self) -> int:
         """Supervise until the run ends; returns the exit status."""
         become_subreaper()
+        self._trainer.enter_group()
         self._take_signals()
-        if statefile.read_wanted(self._directory) == "pause":  # also after a reboot
+        wanted = statefile.read_wanted(self._directory)
+        if wanted == "pause":  # also after a reboot
             self._state = replace(self._state, pause=True)
         else:
-            self._want("run")
+            self._want_to_run()
         self._say("supervisor.started", self._introduction())
+        open_still = forerunner.judge(self._directory, self._found, wanted, self._say)
+        self._state = replace(self._state, memory=replace(self._state.memory, open=open_still))
         self._act(*machine.begin(self._state))
         try:
             while self._status is None:
@@ -79,7 +97,7 @@ class Runtime:
                 self._mailbox.run_all(lambda: self._status is None)
                 self._pass_deadlines()
                 self._trainer.collect_exit()
-                if self._files.look_when_due(self._trainer.lives):
+                if self._files.look_when_due(self._state.incarnation if self._trainer.lives else None):
                     self._trainer.reap()
                     self._keep_lock()
                     self._hear_notes()
@@ -102,10 +120,11 @@ class Runtime:
         }
 
     def _take_signals(self) -> None:
+        """SIGHUP means a changed config file, or a terminal that goes away, which takes no run with it."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda received, _frame: self._post(e.StopRequested(received)))
         signal.signal(statefile.WISH_SIGNAL, lambda _received, _frame: self._mailbox.hand(self._read_wish))
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that goes away takes no run with it
+        signal.signal(signal.SIGHUP, lambda _received, _frame: self._mailbox.hand(self._reload.ask))
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
     def _read_wish(self) -> None:
@@ -123,8 +142,16 @@ class Runtime:
         if wanted in wishes:
             self._step(wishes[wanted])
 
+    def _take(self, settings: Settings) -> None:
+        """Go on by other settings."""
+        self._policy = settings.policy(self._policy.allow_fresh_start, self._policy.exit_when_stuck)
+        self._trainer.settings = settings
+        self._journal.show_from(settings.log.level)
+        self._notifier.change(settings.notify)
+        self._step(e.SettingsChanged())
+
     def _next_due(self) -> float:
-        dues = [*self._deadlines.values(), self._files.due]
+        dues = [*self._deadlines.values(), self._files.due, self._trainer.due]
         if self._trainer.lingers:
             dues.append(time.monotonic() + LINGER_SECONDS)
         return min(dues)
@@ -135,7 +162,7 @@ class Runtime:
 
     def _decide(self, event: e.Event) -> None:
         if isinstance(event, e.StopRequested):
-            self._want("stop")
+            self._memory.want("stop")
         elif isinstance(event, AFTER_NOTES):
             self._hear_notes()
         self._step(event)
@@ -168,12 +195,20 @@ class Runtime:
                 self._say(event, dict(fields), level)
             case c.JudgeLadder(passing, above):
                 self._files.judge_ladder(passing, above)
-            case c.SpawnTrainer(incarnation, snapshot, skip):
-                self._trainer.spawn(incarnation, snapshot, skip)
-                self._say_ready()
+            case c.Reread(name, mtime_ns):
+                if self._starting is None:
+                    self._files.reread(name, mtime_ns)
+                else:
+                    self._beside.append(order)  # it is done beside the trainer, not before it
+            case c.SpawnTrainer():
+                self._start_in_order(order)
             case c.AskToStop():
+                self._call_off()
                 self._trainer.ask_to_stop()
+            case c.KeepEvidence(incarnation, stage, seconds):
+                self._trainer.keep_evidence(incarnation, stage, seconds)
             case c.KillTree():
+                self._call_off()
                 self._trainer.kill_tree()
             case c.SweepTree(incarnation):
                 self._trainer.sweep_tree(incarnation)
@@ -191,7 +226,7 @@ class Runtime:
             case c.PruneSnapshot(rung):
                 self._files.prune(rung)
             case c.SaveMemory(memory):
-                self._save_memory(memory)
+                self._memory.save(memory)
             case c.Exit(status):
                 self._status = int(status)
             case _:
@@ -212,24 +247,43 @@ class Runtime:
         else:
             os.close(self.lock)
             self.lock = lock
-            self._save_memory(self._state.memory)
+            self._memory.save(self._state.memory)
+
+    def _start_in_order(self, order: c.SpawnTrainer) -> None:
+        """Start a trainer once what was ordered before is done: the memory of its start is on the disk, and what is bad is out of
+        its sight. A slow disk delays that, and meanwhile the loop hears a stop.
+        """
+        self._starting = order
+        self._files.after(lambda: self._memory.after(lambda: self._start(order)))
+
+    def _start(self, order: c.SpawnTrainer) -> None:
+        if self._starting is order:
+            self._starting = None
+            self._trainer.spawn(order.incarnation, order.snapshot, order.skip)
+            self._say_ready()
+            self._go_on_beside()
+
+    def _go_on_beside(self) -> None:
+        orders, self._beside = self._beside, []
+        for order in orders:
+            self._carry_out(order)
+
+    def _call_off(self) -> None:
+        """Do not start what was about to be."""
+        order, self._starting = self._starting, None
+        if order is not None:
+            self._post(e.SpawnFailed(order.incarnation, "it was called off before it began"))
+            self._go_on_beside()
 
     def _say_ready(self) -> None:
         if self._trainer.lives and not self._ready:
             self._ready = True
             self._say("supervisor.ready", {})
 
-    def _save_memory(self, memory: Memory) -> None:
-        run = statefile.RunFile(self._run.run_id, memory, self._run.foreign, self._run.isolated)
+    def _want_to_run(self) -> None:
+        """Written here and now: a thread might overwrite a wish that somebody tells meanwhile."""
         try:
-            statefile.write_run(self._directory, run, time.monotonic())
-        except OSError as error:
-            self._say("memory.not_saved", {"reason": f"{error.strerror or error}"})
-
-    def _want(self, wanted: str) -> None:
-        """Keep what is wanted apart from what is: status.json tells the latter."""
-        try:
-            statefile.write_wanted(self._directory, wanted)
+            statefile.write_wanted(self._directory, "run")
         except OSError as error:
             self._say("memory.not_saved", {"reason": f"{error.strerror or error}"})
 
@@ -245,7 +299,7 @@ class Runtime:
         leader = self._trainer.leader if self._trainer.lives else None
         context = {
             "name": self._settings.run.name,
-            "run_id": self._run.run_id,
+            "run_id": self._found.run_id,
             "directory": self._directory,
             "supervisor_pid": os.getpid(),
             "trainer_pid": None if leader is None else leader.pid,
@@ -254,16 +308,16 @@ class Runtime:
             "written_at": time.time(),
             "records_lost": self._journal.lost,
         }
-        try:
-            statefile.write_status(self._directory, summary(self._state, self._policy, context))
-        except OSError:
-            pass  # it is only for looking at, and is written again in a moment
+        self._memory.show(summary(self._state, self._policy, context))
 
     def _close(self) -> None:
         """Leave nothing behind: no trainer, no thread. The status is decided, so that signals no longer matter."""
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, statefile.WISH_SIGNAL):
             signal.signal(number, signal.SIG_IGN)
+        self._reload.close()
         self._trainer.close()
         self._files.close()
         self._write_status()
+        self._memory.close()
+        self._mailbox.run_all(lambda: True)  # what was done at the last is said too
         self._mailbox.close()

@@ -1,9 +1,14 @@
 """Kinds of values that settings have: what people write in YAML, taken as what they mean."""
 
+import re
 import shlex
-from typing import Annotated, Literal
+import warnings
+from collections.abc import Callable
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
+
+T = TypeVar("T")
 
 
 def _words(value: object) -> object:
@@ -66,3 +71,21 @@ Seconds = Annotated[float, BeforeValidator(_number), Field(ge=0, allow_inf_nan=F
 """A duration."""
 Switch = Annotated[Literal["auto", "on", "off"], BeforeValidator(_switch)]
 """On, off, or as the situation asks."""
+
+
+def compiled(step_pattern: str) -> re.Pattern[bytes]:
+    """A step pattern as it is used: on lines of bytes. Raises ValueError."""
+    try:
+        return re.compile(step_pattern.encode(), re.MULTILINE)
+    except re.error as error:
+        raise ValueError(f"not a regular expression for bytes ({error})") from None
+
+
+def keyed(key: str, attempt: Callable[[], T]) -> T:
+    """What `attempt` returns. Raises ValueError that begins with the key."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a pattern may be read differently by a later Python
+            return attempt()
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise ValueError(f"{key}: {error}") from None

@@ -5,11 +5,8 @@ were set: a setting that does nothing must not look as if it did.
 """
 
 import itertools
-import re
 import shlex
-import warnings
-from collections.abc import Callable
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -20,9 +17,7 @@ from supervisor.core.state import Policy, Resume, Stall
 from supervisor.errors import nearest
 from supervisor.notify import Target
 from supervisor.presets import PRESETS, Preset
-from supervisor.setting_values import Seconds, Switch, Variables, Word, Words
-
-T = TypeVar("T")
+from supervisor.setting_values import Seconds, Switch, Variables, Word, Words, compiled, keyed
 
 _NOT_YET: dict[str, Any] = {"not_yet": True}
 
@@ -59,8 +54,11 @@ class Trainer(_Part):
     step_pattern: str | None = Field(
         None, description="Regular expression with groups step and loss for an output line. null: the preset's."
     )
-    heartbeat: str | None = Field(None, description="A file whose mtime is a life sign.", json_schema_extra=_NOT_YET)
-    pre_start: str | None = Field(None, description="A command before each start.", json_schema_extra=_NOT_YET)
+    heartbeat: Word | None = Field(None, description="A file whose mtime is a life sign whenever it changes.")
+    pre_start: Words = Field(
+        default_factory=list,
+        description="A command before each start, which fails if this does or outlasts startup_seconds.",
+    )
     cwd: Word = Field(".", description="Working directory of the trainer.")
     env: Variables = Field(
         default_factory=dict, description="Variables added to its environment; their values never reach a record."
@@ -74,7 +72,11 @@ class KeepSettings(_Part):
 
     last: int = Field(3, description="How many of the newest proven snapshots stay; at least 2.")
     every: int = Field(0, ge=0, description="Snapshots whose step is a multiple of this stay for good; 0: none.")
-    best: int = Field(1, ge=0, description="How many with the lowest loss stay.", json_schema_extra=_NOT_YET)
+    best: int = Field(1, ge=0, description="How many with the lowest loss, in them or else told at their step, stay.")
+
+    def rule(self) -> Keep:
+        """What to keep. Raises ValueError."""
+        return Keep(self.last, self.every, self.best)
 
 
 class Checkpoints(_Part):
@@ -86,11 +88,12 @@ class Checkpoints(_Part):
     )
     keep: KeepSettings | None = Field(
         None,
-        description="Retention. null: last 3 for the bundled trainer, everything for trainers that rotate themselves.",
+        description="Retention. null: as below for the bundled trainer, everything for trainers that rotate themselves.",
     )
     shelf: int = Field(
         3, ge=2, description="Sealed copies kept of a file overwritten in place, where keep does not say otherwise."
     )
+    quarantine_bytes: int = Field(0, ge=0, description="Broken ones that stay in quarantine on a full disk.")
     settle_seconds: Seconds = Field(1.0, description="A file unchanged for this long is no longer being written.")
     rescan_seconds: Seconds = Field(
         5.0, le=86_400, description="How often the directory is read whatever the file events say."
@@ -113,7 +116,7 @@ class StallSettings(_Part):
 
     startup_seconds: Seconds = Field(900.0, description="Until the first life sign.")
     running_seconds: Seconds = Field(600.0, description="Between life signs; at least five times the longest gap seen.")
-    saving_seconds: Seconds = Field(900.0, description="While a save is under way.", json_schema_extra=_NOT_YET)
+    saving_seconds: Seconds = Field(900.0, description="While a save is under way, in place of the two above.")
     exit_seconds: Seconds = Field(120.0, description="Between the final snapshot and the trainer's exit.")
 
 
@@ -193,7 +196,7 @@ class Settings(_Part):
     def shelf_keep(self) -> Keep:
         """What is kept on the shelf."""
         keep = self.checkpoints.keep
-        return Keep(self.checkpoints.shelf) if keep is None else Keep(keep.last, keep.every)
+        return Keep(self.checkpoints.shelf) if keep is None else keep.rule()
 
     @property
     def resume(self) -> str:
@@ -210,20 +213,22 @@ class Settings(_Part):
         """Finds the step in an output line."""
         return self.trainer.step_pattern or self.preset.step_pattern
 
-    def policy(self, allow_fresh_start: bool = False) -> Policy:
+    def policy(self, allow_fresh_start: bool = False, exit_when_stuck: bool = False) -> Policy:
         """What the core's decisions depend on."""
         keep = (self.checkpoints.keep or KeepSettings()) if self.prunes else None
         first, largest = self.restarts.backoff_seconds
         return Policy(
             final_step=self.run.final_step,
             resume=Resume(self.resume) if self.resume in ("self", "never") else Resume.TOLD,
-            keep=None if keep is None else Keep(keep.last, keep.every),
+            keep=None if keep is None else keep.rule(),
             limits=Limits(
                 self.restarts.without_progress, self.restarts.per_window, self.restarts.window_seconds, (first, largest)
             ),
-            stall=Stall(self.stall.startup_seconds, self.stall.running_seconds, self.stall.exit_seconds),
+            stall=Stall(**self.stall.model_dump()),
             grace_seconds=self.trainer.grace_seconds,
+            retry_seconds=min(Policy.retry_seconds, max(0.1, self.checkpoints.rescan_seconds)),
             allow_fresh_start=allow_fresh_start,
+            exit_when_stuck=exit_when_stuck,
             rollbacks=self.divergence.rollbacks,
             skips_data=self.preset_name == "lastgood",
             low_steps_max=1 if self.preset.knows_steps or self.trainer.step_pattern else 2,
@@ -251,7 +256,7 @@ def _check(settings: Settings) -> None:
     _check_resume(settings)
     _check_patterns(settings)
     if (keep := checkpoints.keep) is not None:
-        _keyed("checkpoints.keep.last", lambda: Keep(keep.last))
+        keyed("checkpoints.keep.last", lambda: Keep(keep.last))
     first, largest = settings.restarts.backoff_seconds
     if first > largest:
         raise ValueError(f"restarts.backoff_seconds: the first delay {first} is larger than the largest {largest}")
@@ -283,31 +288,14 @@ def _check_resume(settings: Settings) -> None:
         raise ValueError(
             "trainer.command: it holds {snapshot}, which a first start does not have; move that argument to trainer.resume"
         )
-    _keyed("trainer.resume", lambda: shlex.split(how))
+    keyed("trainer.resume", lambda: shlex.split(how))
 
 
 def _check_patterns(settings: Settings) -> None:
-    _keyed("checkpoints.pattern", lambda: rule_for(settings.pattern))
-    groups = _keyed("trainer.step_pattern", lambda: compiled(settings.step_pattern)).groupindex
+    keyed("checkpoints.pattern", lambda: rule_for(settings.pattern))
+    groups = keyed("trainer.step_pattern", lambda: compiled(settings.step_pattern)).groupindex
     if "step" not in groups:
         raise ValueError("trainer.step_pattern: it has no group named step; write (?P<step>\\d+) where the step is")
-
-
-def compiled(step_pattern: str) -> re.Pattern[bytes]:
-    """A step pattern as it is used: on lines of bytes. Raises ValueError."""
-    try:
-        return re.compile(step_pattern.encode(), re.MULTILINE)
-    except re.error as error:
-        raise ValueError(f"not a regular expression for bytes ({error})") from None
-
-
-def _keyed(key: str, attempt: Callable[[], T]) -> T:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a pattern may be read differently by a later Python
-            return attempt()
-    except (ValueError, OverflowError, RecursionError) as error:
-        raise ValueError(f"{key}: {error}") from None
 
 
 def inert(settings: BaseModel, prefix: str = "") -> list[str]:

@@ -92,7 +92,7 @@ class ShelfSide:
         self._tell("snapshot.quarantined", {**fields, "path": path})
 
     def copies_of(self, rung: e.RungFact) -> list[e.RungFact]:
-        """The copies of the same bytes, which must leave the trainer's sight with them. For the loop's thread."""
+        """The copies of the same bytes, which must leave the trainer's sight with them."""
         if rung.verdict is None or rung.verdict.sha256 is None or is_shelved(rung.name):
             return []
         try:

@@ -3,9 +3,16 @@
 import math
 from typing import Any
 
-from supervisor.core.state import Policy, State
+from supervisor.core.events import Obstacle
+from supervisor.core.state import Phase, Policy, State
 
 VERSION = 1
+
+_AWAITED = {
+    Obstacle.DISK: "room on the disk",
+    Obstacle.GPU_LOST: "a GPU that is lost",
+    Obstacle.GPU_BUSY: "memory of a GPU that dead processes hold",
+}
 
 
 def summary(state: State, policy: Policy, context: dict[str, Any]) -> dict[str, Any]:
@@ -16,6 +23,7 @@ def summary(state: State, policy: Policy, context: dict[str, Any]) -> dict[str, 
         "version": VERSION,
         **context,
         "phase": str(state.phase),
+        "waiting_for": _waiting_for(state),
         "incarnation": memory.incarnation,
         "step": life.reported,
         "loss": _number(life.loss),
@@ -41,3 +49,14 @@ def summary(state: State, policy: Policy, context: dict[str, Any]) -> dict[str, 
 def _number(value: float | None) -> float | str | None:
     """A number as JSON can hold it: there is none for nan and the infinities, which are told in words."""
     return value if value is None or math.isfinite(value) else str(value)
+
+
+def _waiting_for(state: State) -> str | None:
+    """What a run in the phase waiting waits for, in words; None in any other."""
+    if state.phase is not Phase.WAITING:
+        return None
+    if state.stuck:
+        return "processes that will not die"
+    if state.away:
+        return "the checkpoint directory"
+    return "a snapshot that cannot be read or moved" if state.wait is None else _AWAITED[state.wait.obstacle]

@@ -3,32 +3,46 @@
 import os
 import re
 import select
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from lastgood import contract
-from supervisor import faults, launch
-from supervisor.adapters import tree
+from supervisor import faults, launch, stalled, supervisors
+from supervisor.adapters import cgroup, tree
+from supervisor.adapters.heartbeat import Heartbeat
 from supervisor.adapters.notes import Note, Notes
 from supervisor.adapters.output import OutputDrain
-from supervisor.adapters.process import Child
+from supervisor.adapters.process import Child, Exit
 from supervisor.core import events as e
 from supervisor.mailbox import Mailbox, Worker
 from supervisor.proc import Identity, is_alive, reap_orphans, snapshot
 from supervisor.settings import Settings
 
 SWEEP_SECONDS = 10.0  # a killed process of 100 GB needs a few seconds to give its memory back
-LAST_WORDS_SECONDS = 0.5  # how long a dead trainer's pipe is read to its end; a grandchild may hold it open for ever
+LAST_WORDS_SECONDS = 0.05  # how long the end of a dead trainer's pipe is waited for: its own words are in there by now,
+# and are read in any case; a worker of it that still holds the pipe open must not hold up the restart
 
 Post = Callable[[e.Event], None]
 Say = Callable[[str, dict[str, Any]], None]
+OnStep = Callable[[int, float | None, int], None]
+
+
+@dataclass
+class _PreStart:
+    """What runs before a start: how long and until when it may (monotonic seconds), and what follows if no stop comes first."""
+
+    seconds: float
+    until: float
+    then: Callable[[], None] | None
 
 
 class TrainerSide:
     """At most one trainer of one run. All methods are for the loop's thread."""
 
     def __init__(self, settings: Settings, directory: str, run_id: str, mailbox: Mailbox, post: Post, say: Say) -> None:
-        self._settings = settings
+        self.settings = settings
         self._directory = directory
         self._run_id = run_id
         self._mailbox = mailbox
@@ -40,16 +54,34 @@ class TrainerSide:
         self._child: Child | None = None
         self._incarnation = 0
         self._drain: OutputDrain | None = None
+        self._pre_start: _PreStart | None = None
+        self._heartbeat: Heartbeat | None = None
         self._notes = Notes(launch.notes_file(directory))
         self._asked: list[Identity] = []
         self._born_before = _children()
+        self.own: Callable[[], tuple[int, ...]] = tuple
+        """Tells the processes that were started since, and do not belong to the run either."""
+        self._group: cgroup.TrainerGroup | None = None
+        self._oom: cgroup.OomCounter | None = None
         self.leader: Identity | None = None
         """The present or last trainer's leader."""
+        self.ended: Callable[[list[int]], None] = _ignore
+        """To be told the processes that a sweep has ended, in the killing thread."""
+
+    def enter_group(self) -> None:
+        """Take a control group for the trainer, where one can be had, and another for this process."""
+        is_service = supervisors.unit_in(supervisors.cgroups_of(os.getpid())) is not None
+        self._group = cgroup.TrainerGroup.made(self._directory, is_service)
 
     @property
     def lives(self) -> bool:
         """Whether there is a trainer whose exit has not been told."""
         return self._child is not None
+
+    @property
+    def due(self) -> float:
+        """When it wants to be asked for an exit even if there is none, in monotonic seconds."""
+        return float("inf") if self._pre_start is None else self._pre_start.until
 
     @property
     def lingers(self) -> bool:
@@ -62,28 +94,62 @@ class TrainerSide:
 
     def spawn(self, incarnation: int, snapshot: e.RungFact | None, skip: tuple[tuple[int, int], ...] = ()) -> None:
         """Start an incarnation; tells TrainerSpawned or SpawnFailed."""
-        argv = launch.arguments(self._settings, self._directory, snapshot)
-        env = launch.environment(self._settings, self._directory, self._run_id, incarnation, snapshot, os.environ, skip)
+        argv = launch.arguments(self.settings, self._directory, snapshot)
+        env = launch.environment(self.settings, self._directory, self._run_id, incarnation, snapshot, os.environ, skip)
         self._notes.begin(incarnation)
-        try:
-            child = Child.spawn(argv, cwd=self._settings.trainer.cwd, env=env)
-        except OSError as error:
-            self._post(e.SpawnFailed(incarnation, f"{error.strerror or error}"))
-            return
-        self._child, self.leader, self._asked, self._incarnation = child, child.identity, [], incarnation
-        self._poll.register(child.pidfd, select.POLLIN)
-        self._post(e.TrainerSpawned(incarnation, child.identity.pid))  # before its first step can be told
-        try:
-            self._drain = self._start_drain(child, incarnation)
-        except (OSError, RuntimeError):
-            self.kill_tree()  # a trainer that nobody hears would stand still at a full pipe; its death is told as any other
+        self._incarnation = incarnation
+        if not self.settings.trainer.pre_start:
+            self._start(argv, env)
+        elif self._launch(self.settings.trainer.pre_start, env) is not None:
+            seconds = self.settings.stall.startup_seconds
+            self._pre_start = _PreStart(seconds, time.monotonic() + seconds, lambda: self._start(argv, env))
+            self._hear(_nothing)  # what it prints are no steps
 
-    def _start_drain(self, child: Child, incarnation: int) -> OutputDrain:
+    def _start(self, argv: list[str], env: dict[str, str]) -> None:
+        incarnation = self._incarnation
+
         def on_step(step: int, loss: float | None, _lines: int) -> None:
             self._post(e.StepReported(incarnation, step, loss))
 
+        leader = self._launch(argv, env)
+        if leader is not None:
+            self._post(e.TrainerSpawned(incarnation, leader.pid))  # before its first step can be told
+            self._hear(on_step)
+            self._feel_pulse(incarnation)
+
+    def _feel_pulse(self, incarnation: int) -> None:
+        if self.settings.trainer.heartbeat is not None:
+            self._heartbeat = Heartbeat(
+                self.settings.trainer.heartbeat, lambda: self._post(e.HeartbeatSeen(incarnation))
+            )
+            try:
+                self._heartbeat.start()
+            except RuntimeError:
+                self.kill_tree()  # as one whose output nobody hears
+
+    def _launch(self, argv: list[str], env: dict[str, str]) -> Identity | None:
+        """Start a process as the leader of the run's, or tell why that cannot be done."""
+        try:
+            self._oom = cgroup.OomCounter(self._group)
+            entrance = None if self._group is None else self._group.entrance()
+            child = Child.spawn(argv, cwd=self.settings.trainer.cwd, env=env, group=entrance)
+        except OSError as error:
+            self._post(e.SpawnFailed(self._incarnation, f"{error.strerror or error}"))
+            return None
+        self._child, self.leader, self._asked = child, child.identity, []
+        self._poll.register(child.pidfd, select.POLLIN)
+        return child.identity
+
+    def _hear(self, on_step: OnStep) -> None:
+        assert self._child is not None
+        try:
+            self._drain = self._start_drain(self._child, on_step)
+        except (OSError, RuntimeError):
+            self.kill_tree()  # a trainer that nobody hears would stand still at a full pipe; its death is told as any other
+
+    def _start_drain(self, child: Child, on_step: OnStep) -> OutputDrain:
         log = os.path.join(self._directory, contract.STATE_DIR, contract.TRAINER_LOG)
-        pattern = re.compile(self._settings.step_pattern.encode(), re.MULTILINE)
+        pattern = re.compile(self.settings.step_pattern.encode(), re.MULTILINE)
         drain = OutputDrain(child.output_descriptor, log, pattern, on_step)
         drain.start()
         return drain
@@ -95,11 +161,19 @@ class TrainerSide:
     def ask_to_stop(self) -> None:
         """SIGTERM to the leader, and through a shell to what it runs."""
         self._asked = self._child.ask_to_stop() if self._child is not None else []
+        if self._pre_start is not None:
+            self._pre_start.then = None
 
     def collect_exit(self) -> None:
         """Tell the trainer's death, once those who were asked to stop with it have ended too."""
         child = self._child
-        if child is None or (ended := child.poll_exit()) is None:
+        if child is None:
+            return
+        ended = child.poll_exit()
+        if self._pre_start is not None:
+            self._watch_pre_start(child, self._pre_start, ended)
+            return
+        if ended is None:
             return
         self._unwatch(child)
         if any(is_alive(identity) for identity in self._asked):
@@ -111,7 +185,25 @@ class TrainerSide:
         if fault is not None:
             self._say("fault.injected", {"fault": fault.id, "kind": fault.kind, "target": str(child.identity.pid)})
         known = None if fault is None else fault.id
-        self._post(e.TrainerExited(self._incarnation, ended.code, ended.signal, known, tuple(lines)))
+        killed = None if self._oom is None else self._oom.risen()
+        self._post(e.TrainerExited(self._incarnation, ended.code, ended.signal, known, tuple(lines), killed))
+
+    def _watch_pre_start(self, child: Child, pre_start: "_PreStart", ended: Exit | None) -> None:
+        """Start the trainer once what runs before it has ended well; else tell why not, and what is left of it is swept."""
+        if ended is None and time.monotonic() < pre_start.until:
+            return
+        self._unwatch(child)
+        lines = self._last_lines()
+        child.close()
+        self._child = self._pre_start = None
+        if ended is not None and ended.code == 0 and pre_start.then is not None:
+            pre_start.then()
+            return
+        if ended is None:
+            how = f"did not end within {pre_start.seconds:.0f} s"
+        else:
+            how = f"ended with signal {ended.signal}" if ended.code is None else f"ended with code {ended.code}"
+        self._post(e.SpawnFailed(self._incarnation, f"trainer.pre_start {how}", tuple(lines)))
 
     def _unwatch(self, child: Child) -> None:
         try:
@@ -120,6 +212,8 @@ class TrainerSide:
             pass  # done when its shell ended before those that were asked to stop
 
     def _last_lines(self) -> list[str]:
+        if self._heartbeat is not None:
+            self._heartbeat.close()
         drain, self._drain = self._drain, None
         if drain is None:
             return []
@@ -139,6 +233,19 @@ class TrainerSide:
         """Collect adopted processes that have ended."""
         reap_orphans({self.leader.pid} if self.leader is not None else ())
 
+    def keep_evidence(self, incarnation: int, stage: str, seconds: float) -> None:
+        """Write down what the processes of the living trainer are doing, before a kill that is asked for after this."""
+        leader, head = self.leader, stalled.heading(incarnation, stage, seconds)
+        folder = os.path.join(self._directory, contract.STATE_DIR, contract.STALLS_DIR)
+        places = list(dict.fromkeys((os.path.abspath(self.settings.trainer.cwd), self._directory)))
+
+        def tell(event: str, fields: dict[str, Any]) -> None:
+            self._mailbox.hand(lambda: self._say(event, fields))
+
+        self._killer.submit(
+            lambda: stalled.keep_evidence(folder, incarnation, head, lambda: self._members(leader), places, tell)
+        )
+
     def kill_tree(self) -> None:
         """SIGKILL to all that belongs to the living trainer; its exit is told as any other."""
         leader = self.leader
@@ -146,11 +253,20 @@ class TrainerSide:
             return
         self._killer.submit(lambda: _ignore(self._swept(leader)))
 
+    def _members(self, leader: Identity | None) -> list[Identity]:
+        return tree.members(leader, self._marker, exclude=self._spared(), group=self._group)
+
     def _swept(self, leader: Identity | None) -> list[Identity]:
         """Kill all that belongs to the run, but not what this process had started before it became the supervisor."""
         kept = () if leader is None or self._child is None else (leader.pid,)
-        before = self._born_before
-        return tree.sweep(leader, self._marker, exclude=before, limit_seconds=SWEEP_SECONDS, keep_unreaped=kept)
+        return tree.sweep(
+            leader,
+            self._marker,
+            exclude=self._spared(),
+            group=self._group,
+            limit_seconds=SWEEP_SECONDS,
+            keep_unreaped=kept,
+        )
 
     def sweep_tree(self, incarnation: int) -> None:
         """Kill what is left of a dead trainer, or of a supervisor before this one; tells TreeSwept."""
@@ -158,13 +274,18 @@ class TrainerSide:
         first = leader is None  # no trainer of this supervisor has lived yet: an earlier one left this
 
         def work() -> None:
-            found = [one.pid for one in tree.members(leader, self._marker, exclude=self._born_before)]
+            found = [one.pid for one in self._members(leader)]
             left = self._swept(leader)
+            self.ended([*found, *(() if leader is None else (leader.pid,))])
             if first and found:
                 self._mailbox.hand(lambda: self._say("trainer.leftover_ended", {"pids": found}))
             self._post(e.TreeSwept(incarnation, tuple(identity.pid for identity in left)))
 
         self._killer.submit(work)
+
+    def _spared(self) -> tuple[int, ...]:
+        """Children of this process that are not of the run."""
+        return (*self._born_before, *self.own())
 
     def close(self) -> None:
         """Leave no trainer and no thread."""
@@ -173,12 +294,18 @@ class TrainerSide:
             self._last_lines()
             self._child.close()
         self._killer.close()
+        if self._group is not None:
+            self._group.leave()
 
 
 def _children() -> tuple[int, ...]:
     """Children of this process now: a shell that started them and then became the supervisor, as containers do."""
     this = os.getpid()
     return tuple(stat.pid for stat in snapshot().values() if stat.parent == this)
+
+
+def _nothing(_step: int, _loss: float | None, _lines: int) -> None:
+    """Steps of what is no trainer."""
 
 
 def _ignore(_: object) -> None:

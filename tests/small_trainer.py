@@ -52,6 +52,10 @@ def main() -> None:  # noqa: C901 - one bad habit a line
         fork_sleepers(detached=False)
     if "detach" in habits:
         fork_sleepers(detached=True)
+    if "lock" in habits:
+        while os.path.exists(habits["lock"]):
+            time.sleep(0.1)
+        open(habits["lock"], "w", encoding="utf-8").close()
     if "garbage" in habits:
         os.write(1, b'\x88\xff\xc1\x1c\n\xed\xa0\x80\0\x1b[31m{"a": 1}\n' + b"x" * 300_000)
     if resumed and "refuse" in habits:
@@ -63,7 +67,8 @@ def main() -> None:  # noqa: C901 - one bad habit a line
         step += 1
         bad = "diverge" in habits and step >= int(habits["diverge"])
         bad = bad and not any(low <= int(habits["diverge"]) <= high for low, high in skipped)
-        print(f"step {step}: loss {'nan' if bad else f'{4 / step:.4f}'}", flush=True)
+        loss = 0.0001 if habits.get("best") == str(step) else 4 / step
+        print(f"step {step}: loss {'nan' if bad else f'{loss:.4f}'}", flush=True)
         if step % every == 0:
             save(folder, step)
         if first and habits.get("die") == str(step):

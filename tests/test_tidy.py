@@ -3,6 +3,7 @@
 import ast
 import configparser
 import re
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -104,6 +105,15 @@ def test_every_test_states_its_behaviour(path: Path) -> None:
     """A test is a sentence."""
     missing = [f.name for f in functions(path) if f.name.startswith("test_") and not ast.get_docstring(f)]
     assert not missing
+
+
+def test_functions_of_the_core_are_small() -> None:
+    """Half of what decides fits in less than ten lines a function."""
+    every = [one for path in (ROOT / "supervisor" / "core").glob("*.py") for one in functions(path)]
+    lines = [(one.end_lineno or 0) - one.lineno + 1 for one in every]
+
+    assert 100 < len(lines)
+    assert 10 > statistics.median(lines)
 
 
 def test_public_names_of_the_library_are_documented() -> None:

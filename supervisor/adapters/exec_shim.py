@@ -1,9 +1,10 @@
 """Becomes the trainer, after seeing to it that the trainer cannot outlive its supervisor.
 
-Run by path, by the supervisor's own interpreter: `python -I -S exec_shim.py SUPERVISOR_PID -- ARGV...`. It asks the kernel
-to kill it when its parent dies, undoes the signal settings that Python and the supervisor made, and executes ARGV in the
-same process, so the pid stays. This cannot be done between fork and exec inside the supervisor: Python code there may
-deadlock, and what it sets before `exec` of another Python would be set again.
+Run by path, by the supervisor's own interpreter: `python -I -S exec_shim.py SUPERVISOR_PID [CGROUP_PROCS] -- ARGV...`. It
+asks the kernel to kill it when its parent dies, enters the control group whose `cgroup.procs` it was given, undoes the signal
+settings that Python and the supervisor made, and executes ARGV in the same process, so the pid stays. This cannot be done
+between fork and exec inside the supervisor: Python code there may deadlock, and what it sets before `exec` of another Python
+would be set again.
 
 Standard library only, and as little of it as possible: it is imported anew for every start.
 """
@@ -21,10 +22,14 @@ _NOT_FOUND = 127
 
 def main(arguments: list[str]) -> NoReturn:
     """Tie this process to the supervisor and become the command."""
-    if len(arguments) < 3 or not arguments[0].isdigit() or arguments[1] != "--":
-        _refuse(_NOT_EXECUTABLE, "usage: exec_shim.py SUPERVISOR_PID -- COMMAND [ARGUMENT]...")
-    command = arguments[2:]
+    before = arguments.index("--") if "--" in arguments else 0
+    command = arguments[before + 1 :]
+    if not command or before not in (1, 2) or not arguments[0].isdigit():
+        _refuse(_NOT_EXECUTABLE, "usage: exec_shim.py SUPERVISOR_PID [CGROUP_PROCS] -- COMMAND [ARGUMENT]...")
     _die_with(int(arguments[0]))
+    for group in arguments[1:before]:
+        _enter(group)
+    give_up_protection()
     _reset_signals()
     try:
         os.execvpe(command[0], command, _environment())
@@ -42,6 +47,27 @@ def _die_with(supervisor: int) -> None:
     if os.getppid() != supervisor:
         # The supervisor died before the request above; the signal for that death will never come.
         _refuse(_NOT_EXECUTABLE, f"the supervisor {supervisor} is gone")
+
+
+def _enter(group: str) -> None:
+    """Go into a control group, so that nothing of the command is born outside; without it the command starts all the same."""
+    try:
+        descriptor = os.open(group, os.O_WRONLY | os.O_CLOEXEC)
+        os.write(descriptor, b"0")
+    except OSError:
+        pass
+
+
+def give_up_protection(score: str = "/proc/self/oom_score_adj") -> None:
+    """When memory runs out the kernel shall not spare the command: a score that a service lowered was for the supervisor."""
+    try:
+        with open(score, "rb") as file:
+            is_protected = int(file.read()) < 0
+        if is_protected:
+            with open(score, "wb") as file:
+                file.write(b"0")
+    except OSError:
+        pass
 
 
 def _reset_signals() -> None:

@@ -1,6 +1,7 @@
 """Records on standard output and in events.jsonl. The only importer of structlog.
 
-Writing a record never raises: a full disk, a closed pipe or a terminal that went away must not end a supervisor.
+Writing a record never raises: a full disk, a closed pipe or a terminal that went away must not end a supervisor. Nor does it
+wait for long: a record that storage does not take is on standard output all the same.
 """
 
 import io
@@ -15,14 +16,16 @@ from typing import Any, TextIO
 
 import structlog
 
-from supervisor.jsonl import append_line
+from supervisor.jsonl import append_line, turn_over
+from supervisor.patience import Patient
 
 PRIORITIES = {"info": 6, "warning": 4, "error": 3}  # syslog's, as the journal reads them from a <N> prefix
 LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 TEXT_CHARACTERS_MAX = 4000  # of one value; a record is a line, not a log
 PIECE_BYTES = select.PIPE_BUF  # what a pipe that is ready takes without blocking
-PATIENCE_SECONDS = 0.5  # for a reader of standard output that does not read; the trainer cannot wait longer for us
+PATIENCE_SECONDS = 0.5  # for a reader of standard output that does not read, and for storage; the trainer waits for us
 HIDDEN = frozenset({"run", "run_id", "seq", "seconds", "bytes"})  # left to JSON: a person who looks on has the rest
+EVENTS_BYTES_MAX = 64 << 20  # of events.jsonl; as much again is kept in events.jsonl.1: months of an eventful run
 DEPTH_MAX = 8  # of values within values; a record is flat, and a value that holds itself must end
 INTEGER_MAX = (1 << 63) - 1  # larger ones are no numbers to most readers of JSON
 
@@ -40,11 +43,20 @@ class Journal:
         self._stamp = structlog.processors.TimeStamper(fmt="iso", utc=True, key="timestamp")
         self._renderer = self._text_renderer() if shape == "text" else _json
         self._priorities = shape == "json" and _is_journal(self._stream)
+        self._writer = Patient("records", PATIENCE_SECONDS)
         self._seq = 0
         self._cut_short = False
         self._stands_still = False
         self.lost = 0
         """How many records events.jsonl did not take."""
+
+    def show_from(self, level: str) -> None:
+        """From now on, show records of this level and above."""
+        self._least = LEVELS[level]
+
+    def close(self) -> None:
+        """Wait for the last records to be written, unless that takes too long."""
+        self._writer.close()
 
     def _text_renderer(self) -> Any:
         return structlog.dev.ConsoleRenderer(colors=_is_terminal(self._stream), pad_event_to=22, sort_keys=False)
@@ -55,12 +67,18 @@ class Journal:
         entry: dict[str, Any] = dict(self._stamp(None, level, {"event": event, "level": level}))
         entry |= {**self._bound, "incarnation": incarnation, "seq": self._seq}
         entry = entry | _plain(fields) | entry
-        self._append(_json(None, level, entry))
+        line = _json(None, level, entry)
+        if not self._writer.do(lambda: self._append(line)):
+            self.lost += 1
         if LEVELS[level] >= self._least:
             self._show(level, entry)
         return entry
 
     def _append(self, line: str) -> None:
+        try:
+            turn_over(self._events_path, EVENTS_BYTES_MAX)
+        except OSError:
+            pass  # then it grows on; a record is worth more than a limit
         try:
             append_line(self._events_path, line.encode("ascii"))
         except OSError:

@@ -76,11 +76,37 @@ class Notifier:
         self._say = say
         self._failures: deque[dict[str, Any]] = deque()
         self._couriers = [_Courier(target, target.shown(i), self._report) for i, target in enumerate(targets)]
+        self._retired: list[_Courier] = []
 
     def take(self, record: Record) -> None:
         """Send a record to whoever wants it; returns at once."""
         for courier in self._couriers:
             courier.take(record)
+
+    def pids(self) -> tuple[int, ...]:
+        """The processes that send; from any thread."""
+        agents = [courier.agent for courier in (*self._couriers, *self._retired)]
+        return tuple(agent.pid for agent in agents if agent is not None)
+
+    def change(self, targets: Sequence[Target]) -> None:
+        """Send to these from now on. What waits for others still gets there, within the time that is given at the end."""
+        before = {courier.name: courier for courier in self._couriers}
+        named = [(target.shown(index), target) for index, target in enumerate(targets)]
+        kept = {name: before[name] for name, target in named if name in before and before[name].target == target}
+        for name, courier in before.items():
+            if name not in kept:
+                self._retire(courier)
+        self._couriers = [kept.get(name) or _Courier(target, name, self._report) for name, target in named]
+
+    def _retire(self, courier: "_Courier") -> None:
+        def end() -> None:
+            courier.wait(CLOSE_SECONDS)
+            courier.close()
+            self._retired.remove(courier)
+
+        self._retired.append(courier)
+        courier.finish()
+        threading.Thread(target=end, name="lastgood-notify", daemon=True).start()
 
     def close(self) -> None:
         """Send what waits, unless that takes too long; leave no process, and tell what did not get through."""
@@ -106,20 +132,20 @@ class _Courier:
     """One target with its queue, thread and process."""
 
     def __init__(self, target: Target, name: str, report: Report) -> None:
-        self._target = target
-        self._name = name
+        self.target = target
+        self.name = name
         self._report = report
         self._queue: deque[Record] = deque()
         self._changed = threading.Condition()
         self._dropped = 0
         self._finishing = self._closed = False
-        self._agent = _started()
+        self.agent = _started()
         self._thread = threading.Thread(target=self._work, name="lastgood-notify", daemon=True)
         self._thread.start()
 
     def take(self, record: Record) -> None:
         """Queue a record if the target wants it."""
-        if not self._target.wants(record["event"], record["level"]):
+        if not self.target.wants(record["event"], record["level"]):
             return
         with self._changed:
             if len(self._queue) >= QUEUE_MAX:
@@ -142,24 +168,24 @@ class _Courier:
         """End the process, and with it what it runs; tell what is left in the queue."""
         with self._changed:
             self._closed = True
-        if self._agent is not None:
-            _ended(self._agent)
+        if self.agent is not None:
+            _ended(self.agent)
         self._thread.join(KILL_SECONDS)
-        if self._agent is not None and not self._thread.is_alive():
-            _close_pipes(self._agent)
+        if self.agent is not None and not self._thread.is_alive():
+            _close_pipes(self.agent)
         if self._queue:
-            self._report(self._name, self._queue[-1]["event"], len(self._queue), ENDED_FIRST)
+            self._report(self.name, self._queue[-1]["event"], len(self._queue), ENDED_FIRST)
 
     def _work(self) -> None:
         while (record := self._next()) is not None:
             reason = self._sent(record)
             if reason is not None:
-                self._report(self._name, record["event"], 1, reason)
+                self._report(self.name, record["event"], 1, reason)
             with self._changed:
                 dropped, self._dropped = self._dropped, 0
             if dropped:
                 self._report(
-                    self._name,
+                    self.name,
                     record["event"],
                     dropped,
                     "dropped, the oldest first: records came faster than it takes them",
@@ -176,16 +202,16 @@ class _Courier:
         with self._changed:
             if self._closed:
                 return ENDED_FIRST
-            if self._agent is None or self._agent.poll() is not None:
-                if self._agent is not None:
-                    _close_pipes(self._agent)
-                self._agent = _started()
-        if self._agent is None:
+            if self.agent is None or self.agent.poll() is not None:
+                if self.agent is not None:
+                    _close_pipes(self.agent)
+                self.agent = _started()
+        if self.agent is None:
             return "no process to send it could be started"
-        line = json.dumps(job(self._target, record)).encode() + b"\n"
-        answer = _answer(self._agent, line)
+        line = json.dumps(job(self.target, record)).encode() + b"\n"
+        answer = _answer(self.agent, line)
         if answer:
-            return failure(self._target, json.loads(answer))
+            return failure(self.target, json.loads(answer))
         return ENDED_FIRST if self._closed else "the process that sends it was killed"
 
 

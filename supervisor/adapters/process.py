@@ -56,14 +56,15 @@ class Child:
         self._exit: Exit | None = None
 
     @classmethod
-    def spawn(cls, argv: Sequence[str], *, cwd: str | Path, env: Mapping[str, str]) -> Self:
+    def spawn(cls, argv: Sequence[str], *, cwd: str | Path, env: Mapping[str, str], group: str | None = None) -> Self:
         """Start a command in its own session; a command that cannot be executed exits with 126 or 127.
 
+        `group` is the `cgroup.procs` of the control group in which it starts, if it can.
         Raises OSError when not even that could be tried: no such folder, no descriptors, no memory.
         """
         output, child_end = os.pipe()
         try:
-            pid = _fork_and_exec(argv, cwd, env, child_end)
+            pid = _fork_and_exec([*([] if group is None else [group]), "--", *argv], cwd, env, child_end)
             return cls(*_grip(pid), output)
         except BaseException:
             os.close(output)
@@ -120,7 +121,7 @@ def _is_shell(pid: int) -> bool:
 
 def _fork_and_exec(argv: Sequence[str], cwd: str | Path, env: Mapping[str, str], output: int) -> int:
     """Start the shim that becomes the command; returns the pid, whose exit status is ours to collect."""
-    shim = [sys.executable, "-I", "-S", str(_SHIM), str(os.getpid()), "--", *argv]
+    shim = [sys.executable, "-I", "-S", str(_SHIM), str(os.getpid()), *argv]
     try:
         process = subprocess.Popen(
             shim, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True

@@ -144,7 +144,7 @@ class Shelf:
         """Give up copies, down to the fewest, if that makes the room that is missing. Raises OSError when there is too little."""
         missing = size + SPARE_BYTES - _free_bytes(self._folder)
         if missing > 0:
-            spare = self._expendable(Keep(LEAST_KEPT, self._keep.every))
+            spare = self._expendable(Keep(LEAST_KEPT, self._keep.every, self._keep.best))
             if sum(rung.identity.size for rung in spare) >= missing:
                 self._remove(spare)
         _check_space(self._folder, size)

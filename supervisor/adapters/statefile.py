@@ -5,7 +5,6 @@ run.json must last: it is replaced durably. status.json is for looking at and is
 
 import fcntl
 import json
-import math
 import os
 import re
 import reprlib
@@ -22,7 +21,7 @@ from lastgood.naming import partial_name, partial_of
 from lastgood.publish import fsync_folder, remove_if_there, write_durably
 from lastgood.regular import regular
 from lastgood.seal import Identity
-from supervisor import trouble
+from supervisor import proc, trouble
 from supervisor.core import budget
 from supervisor.core.memory import Memory
 from supervisor.errors import AlreadySupervisedError, UsageError
@@ -37,13 +36,16 @@ LOCK_WAIT_SECONDS = 2.0  # a supervisor that is just ending needs a moment; one 
 @dataclass(frozen=True)
 class RunFile:
     """What run.json holds: the run's id, its memory, and names of another run's snapshots with their identities;
-    `isolated` says that it was begun apart from them by a person's wish.
+    `isolated` says that it was begun apart from them by a person's wish. `boot` and `supervisor` are who wrote it, in which boot
+    of the machine; None when that is not known.
     """
 
     run_id: str
     memory: Memory = field(default_factory=Memory)
     foreign: dict[str, Identity] = field(default_factory=dict)
     isolated: bool = False
+    boot: str | None = None
+    supervisor: proc.Identity | None = None
 
 
 def new_run(foreign: dict[str, Identity] | None = None) -> RunFile:
@@ -185,43 +187,39 @@ def _decoded(content: Any, now: float) -> RunFile:
     version = value(content, "version", int)
     if version != VERSION:
         raise ValueError(f"its version is {version}, and this software knows {VERSION}")
+    boot = value({"boot": None, **content}, "boot", str, NoneType)
     spent = value(content, "budget", dict)
     memory = Memory(
         high_water=value(content, "high_water", int, NoneType),
         reached=value(content, "reached", int, NoneType),
         incarnation=value(content, "incarnation", int),
+        open=value({"open": False, **content}, "open", bool),
         done=value(content, "done", int, NoneType),
         ever_proven=value(content, "ever_proven", bool),
         born_empty=value(content, "born_empty", bool),
         blame=trouble.blame(content.get("blame")),
         divergence=trouble.divergence(content.get("divergence")),
+        trust=trouble.trust(content.get("trust")),
+        losses=tuple(map(trouble.told_loss, value({"losses": [], **content}, "losses", list))),
         skip=tuple(map(trouble.stretch, value({"skip": [], **content}, "skip", list))),
         budget=budget.rejuvenated(
-            _ages(spent, "fruitless_ages"), _ages(spent, "recent_ages"), value(spent, "ever_progressed", bool), now
+            trouble.ages(spent, "fruitless_ages"),
+            trouble.ages(spent, "recent_ages"),
+            value(spent, "ever_progressed", bool),
+            trouble.written_at(content, now) if boot == proc.boot_id() else now,
         ),
     )
     run_id = value(content, "run_id", str)
     if not _RUN_ID.fullmatch(run_id):
         raise ValueError(f"its run_id is {reprlib.repr(run_id)}")
-    foreign = {name: _identity(parts) for name, parts in value(content, "foreign", dict).items()}
-    return RunFile(run_id, memory, foreign, value(content, "isolated", bool))
+    foreign = {name: trouble.identity(parts) for name, parts in value(content, "foreign", dict).items()}
+    return RunFile(
+        run_id, memory, foreign, value(content, "isolated", bool), boot, trouble.process(content.get("supervisor"))
+    )
 
 
 _RUN_ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
 """It goes into the trainer's environment, by which leftover processes of a run are found."""
-
-
-def _ages(content: Any, key: str) -> tuple[float, ...]:
-    ages = value(content, key, list)
-    if not all(type(age) in (int, float) and math.isfinite(age) for age in ages):
-        raise ValueError(f"its {key} are {reprlib.repr(ages)}")
-    return tuple(map(float, ages))
-
-
-def _identity(parts: Any) -> Identity:
-    if not isinstance(parts, list) or [int] * 4 != [type(part) for part in parts]:
-        raise ValueError(f"one of its foreign snapshots is {reprlib.repr(parts)}")
-    return Identity(*parts)
 
 
 def write_run(checkpoint_dir: str, run: RunFile, now: float) -> None:
@@ -234,18 +232,24 @@ def write_run(checkpoint_dir: str, run: RunFile, now: float) -> None:
         "high_water": memory.high_water,
         "reached": memory.reached,
         "incarnation": memory.incarnation,
+        "open": memory.open,
         "done": memory.done,
         "ever_proven": memory.ever_proven,
         "born_empty": memory.born_empty,
         "blame": None if memory.blame is None else asdict(memory.blame),
         "divergence": None if memory.divergence is None else asdict(memory.divergence),
+        "trust": None if memory.trust is None else asdict(memory.trust),
         "skip": memory.skip,
+        "losses": memory.losses,
         "budget": {
             "fruitless_ages": fruitless,
             "recent_ages": recent,
             "ever_progressed": memory.budget.ever_progressed,
         },
+        "written_at": now,
         "isolated": run.isolated,
+        "boot": run.boot,
+        "supervisor": None if run.supervisor is None else [run.supervisor.pid, run.supervisor.start_ticks],
         "foreign": {
             name: [one.inode, one.size, one.mtime_ns, one.ctime_ns] for name, one in sorted(run.foreign.items())
         },

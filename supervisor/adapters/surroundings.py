@@ -91,12 +91,6 @@ def mount_of(path: str) -> tuple[str, str]:
     return found
 
 
-def room(path: str) -> tuple[int, int | None]:
-    """Free bytes for this user, and free inodes, None where the filesystem has no limit of them. Raises OSError."""
-    status = os.statvfs(path)
-    return status.f_bavail * status.f_frsize, status.f_favail if status.f_files else None
-
-
 def inotify_limit(name: str, folder: str = "/proc/sys/fs/inotify") -> int | None:
     """One of inotify's limits for this user; None when it cannot be read."""
     try:
@@ -113,26 +107,6 @@ def has_pidfd() -> bool:
     except OSError:
         return False
     return True
-
-
-def is_delegated(cgroups: str, is_unit: bool, root: str = "/sys/fs/cgroup") -> bool:
-    """Whether groups may be made below that of the process whose `/proc/PID/cgroup` is given; only cgroup v2 has that.
-
-    A unit's group must also be marked as delegated, or systemd would move what is in it.
-    """
-    inside = next((line[3:] for line in cgroups.splitlines() if line.startswith("0::")), None)
-    if inside is None or not os.path.exists(os.path.join(root, "cgroup.controllers")):
-        return False
-    folder = os.path.join(root, inside.lstrip("/"))
-    return os.access(folder, os.W_OK) and (not is_unit or _marked_as_delegated(folder))
-
-
-def _marked_as_delegated(folder: str) -> bool:
-    for name in ("user.delegate", "trusted.delegate"):  # newer and older systemd
-        with contextlib.suppress(OSError):
-            if os.getxattr(folder, name) == b"1":
-                return True
-    return False
 
 
 def open_files_limit() -> int | None:

@@ -2,14 +2,16 @@
 
 A process belongs to a run when it descends from the leader or shares its session, when it descends from this process
 (which adopts orphans, see `process.become_subreaper`), when it carries the run's marker in its environment (for what a dead
-supervisor left behind), or when it descends from any such process. Never this process nor its ancestors, never the
-supervisor's own other processes. A process whose environment cannot be read carries no marker.
+supervisor left behind), when it is in the run's control group (see `cgroup.py`), or when it descends from any such process.
+Never this process nor its ancestors, never the supervisor's own other processes. A process whose environment cannot be read
+carries no marker.
 """
 
 import os
 import signal
 import time
 from collections.abc import Collection, Iterable, Mapping
+from typing import Protocol
 
 from supervisor.proc import Identity, Stat, holds_variable, reap_orphans, send_signal, snapshot
 
@@ -18,6 +20,16 @@ _PAUSE_SECONDS_MAX = 0.05
 
 Table = Mapping[int, tuple[int, int]]
 """Every process that was seen: pid to parent and session."""
+
+
+class Group(Protocol):
+    """A control group that only the run is in."""
+
+    def pids(self) -> set[int]:
+        """All that live in it."""
+
+    def kill(self) -> None:
+        """SIGKILL to all of them at one stroke, where the kernel can."""
 
 
 def descendants(table: Table, roots: Iterable[int], barred: Collection[int] = ()) -> set[int]:
@@ -50,17 +62,22 @@ def in_session(table: Table, session: int) -> set[int]:
 
 
 def members(
-    leader: Identity | None, marker: tuple[str, str] | None, *, exclude: Collection[int] = ()
+    leader: Identity | None,
+    marker: tuple[str, str] | None,
+    *,
+    exclude: Collection[int] = (),
+    group: Group | None = None,
 ) -> list[Identity]:
     """All live processes of the run, as one look over /proc finds them.
 
     `marker` is name and value of the environment variable that the run's processes carry. What is in `exclude` (the
     supervisor's own other processes, by pid) does not belong, nor does what descends from it.
     """
+    enclosed = set() if group is None else group.pids()
     stats = snapshot()
     table = {pid: (stat.parent, stat.session) for pid, stat in stats.items()}
     barred = line_of(table, os.getpid()) | descendants(table, exclude)
-    kin = descendants(table, _born_here(table) | _led_by(stats, table, leader), barred)
+    kin = descendants(table, _born_here(table) | _led_by(stats, table, leader) | enclosed, barred)
     marked = {pid for pid in table.keys() - kin - barred if marker is not None and holds_variable(pid, *marker)}
     orphaned = _left_by(stats, table, leader, kin | marked)
     kin |= descendants(table, marked | orphaned, barred)
@@ -72,6 +89,7 @@ def sweep(
     marker: tuple[str, str] | None,
     *,
     exclude: Collection[int] = (),
+    group: Group | None = None,
     limit_seconds: float,
     keep_unreaped: Collection[int] = (),
 ) -> list[Identity]:
@@ -80,18 +98,24 @@ def sweep(
     Our own dead children are collected on the way, except those in `exclude` and `keep_unreaped`. Returns at once when
     the first look finds nothing. Otherwise two looks in a row must be empty, both begun after the last kill: a look is
     not atomic, and a child born during one can slip past it, but hardly past two. (Only a chain of processes that fork
-    and end faster than a look, about a millisecond, cannot be caught this way; that takes a cgroup.)
+    and end faster than a look, about a millisecond, cannot be caught this way; a control group is killed at one stroke.)
     """
     deadline = time.monotonic() + limit_seconds
     pause_seconds = _PAUSE_SECONDS_MIN
-    left = members(leader, marker, exclude=exclude)
+
+    def look() -> list[Identity]:
+        return members(leader, marker, exclude=exclude, group=group)
+
+    if group is not None:
+        group.kill()  # also what no look would see
+    left = look()
     while left:
         for identity in left:
             send_signal(identity, signal.SIGKILL)
         time.sleep(pause_seconds)
         pause_seconds = min(2 * pause_seconds, _PAUSE_SECONDS_MAX)
         reap_orphans({*exclude, *keep_unreaped})
-        left = members(leader, marker, exclude=exclude) or members(leader, marker, exclude=exclude)
+        left = look() or look()
         if time.monotonic() >= deadline:
             break
     reap_orphans({*exclude, *keep_unreaped})

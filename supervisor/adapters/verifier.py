@@ -18,31 +18,23 @@ from lastgood.seal import Identity, Seal, bound_seal_path, bound_seal_text, read
 from lastgood.sealing import sha256_of
 from lastgood.verdict import Kind, Proof, Verdict
 from supervisor import shelved
+from supervisor.arrivals import Arrivals, Content, Unsettled
 from supervisor.core.events import (
     LadderJudged,
     LadderUnreadable,
     RungFact,
     SnapshotGone,
     SnapshotJudged,
+    SnapshotReread,
     SnapshotSealed,
 )
-
-Content = tuple[int, int, int]
-
-
-@dataclass
-class _Unsettled:
-    """A file that may still be written: its content's identity, and since when (monotonic seconds) it has been still."""
-
-    content: Content
-    still_since: float
 
 
 @dataclass
 class _Told:
-    """What was told of a snapshot: the verdict, about which content, under which seal beside it."""
+    """What was told of a snapshot: the verdict, about which file, under which seal beside it."""
 
-    content: Content
+    identity: Identity
     seal: SealStamp
     verdict: Verdict
 
@@ -74,15 +66,17 @@ class Verifier:
         self._ledger = Ledger(checkpoint_dir, writable=True)
         self._told: dict[str, _Told] = {}
         self._unreadable: set[str] = set()  # names told as such: that says nothing of the bytes, and may pass
-        self._unsettled: dict[str, _Unsettled] = {}
+        self._unsettled: dict[str, Unsettled] = {}
+        self.arrivals = Arrivals()
+        self._on_trust: set[str] = set()  # names whose bytes the last look at the ladder did not read
 
     def judge_ladder(self, passing: Collection[str] = (), above: int | None = None) -> LadderJudged | LadderUnreadable:
         """Read the directory and judge from the newest down to the first proven rung, bytes read anew.
 
-        Rungs named in `passing`, and those of a step above `above`, are judged and passed.
-
-        Only while no trainer lives, so that nothing is being written.
+        Rungs named in `passing`, and those of a step above `above`, are judged and passed. Only while no trainer lives, so that
+        nothing is being written.
         """
+        self._on_trust = set()
         try:
             rungs = self._down(passing, above)
             held = bool(rungs) or (not self._isolated and ever_held_one(self._directory, self._pattern))
@@ -94,7 +88,7 @@ class Verifier:
         for rung, seal in judged:
             self._remember(rung, seal)
         self._unsettled.clear()
-        return LadderJudged(tuple(map(_fact, rungs)), held, arrived)
+        return LadderJudged(tuple(_fact(rung, rung.name in self._on_trust) for rung in rungs), held, arrived)
 
     def _down(self, passing: Collection[str], above: int | None) -> list[Rung]:
         def is_passed(rung: Rung) -> bool:
@@ -103,13 +97,49 @@ class Verifier:
         def down(found: list[Rung]) -> list[Rung]:
             judged = [judge(rung, self._ledger, fresh=True) for rung in found if is_passed(rung)]
             others = [rung for rung in found if not is_passed(rung)]
-            return newest_first([*judged, *down_to_first_proven(others, self._ledger)])
+            return newest_first([*judged, *down_to_first_proven(others, self._ledger, known=self._trusted)])
 
         found = self._scan()
         if not self._has_shelf:
             return down(found)
         shelf = [rung for rung in shelved.scan_shelf(self._directory) if self.is_ours(rung)]
         return shelved.ladder(found, shelf, down, is_passed, self._ledger)
+
+    def _trusted(self, rung: Rung) -> Verdict | None:
+        """What this supervisor has told of a file that has not been touched since, if that was proven.
+
+        Its bytes may have changed all the same, and are read again beside the trainer. Copies on a shelf are read before.
+        """
+        told = self._told.get(rung.name)
+        if told is None or told.identity != rung.identity or not told.verdict.proven or rung.step is None:
+            return None
+        if self._has_shelf or rung.name in self._unreadable or SealStamp.beside(os.fspath(rung.path)) != told.seal:
+            return None
+        self._on_trust.add(rung.name)
+        return told.verdict
+
+    def reread(self, name: str, mtime_ns: int) -> SnapshotReread:
+        """Read the bytes of a snapshot again that was trusted as it was then. Other bytes under a seal that went are bad ones."""
+        gone = RungFact(name, None, mtime_ns)
+        try:
+            rung = next((one for one in self._scan() if (one.name, one.mtime_ns) == (name, mtime_ns)), None)
+        except OSError:
+            return SnapshotReread(gone, reachable=False)
+        if rung is None:
+            return SnapshotReread(gone)
+        told, seal = self._told.get(name), SealStamp.beside(os.fspath(rung.path))
+        verdict = judge(rung, self._ledger, fresh=True).verdict
+        assert verdict is not None
+        if verdict.errno == errno.ENOENT:
+            return SnapshotReread(gone)
+        before = None if told is None or not self._is_known(rung) else told.verdict.sha256
+        if verdict.usable and None not in (before, verdict.sha256) and before != verdict.sha256:
+            verdict = verdict._replace(kind=Kind.CORRUPT, reason=f"its SHA-256 is {verdict.sha256}, and was {before}")
+        if verdict.kind is Kind.UNREADABLE:
+            self._unreadable.add(name)
+        else:
+            self._remember(rung._replace(verdict=verdict), seal)
+        return SnapshotReread(_fact(rung._replace(verdict=verdict)))
 
     def _scan(self) -> list[Rung]:
         return [r for r in scan(self._directory, self._pattern) if self.is_ours(r)]
@@ -122,7 +152,8 @@ class Verifier:
     def look(self, hinted: Collection[str] = ()) -> tuple[list[SnapshotJudged | SnapshotGone], float | None]:
         """Judge what arrived and has settled; what happened to names in `hinted` may have made them whole.
 
-        Returns what to tell and in how many seconds to look again for a file that has not settled (None: no need).
+        Returns what to tell, bad news first, since old ones are given up for good news, and in how many seconds to look again
+        for a file that has not settled (None: no need).
         Raises OSError when the directory cannot be read.
         """
         rungs = self._scan()
@@ -132,14 +163,17 @@ class Verifier:
             if known and rung.name not in self._unreadable and not self._has_new_seal(rung):
                 self._unsettled.pop(rung.name, None)
                 continue
+            if not known:
+                self.arrivals.seen(rung.name, rung.step)
             if (known or self._is_settled(rung, hinted)) and (judged := self._judge_arrival(rung, known)) is not None:
                 told.append(judged)
+        told.sort(key=_is_good_news)
         return told, self._settle_seconds if self._unsettled else None
 
     def _is_known(self, rung: Rung) -> bool:
         """Whether its bytes are those that were told."""
         told = self._told.get(rung.name)
-        return told is not None and told.content == _content(rung)
+        return told is not None and _content_of(told.identity) == _content(rung)
 
     def _has_new_seal(self, rung: Rung) -> bool:
         """Whether a seal that came, went or changed may say something else about bytes that were told already."""
@@ -169,6 +203,7 @@ class Verifier:
             del self._told[name]
             self._drop_bound_seal(name)
         self._unreadable &= present
+        self.arrivals.keep(present)
         return gone
 
     def _drop_bound_seal(self, name: str) -> None:
@@ -189,7 +224,7 @@ class Verifier:
             age = time.time() - rung.mtime_ns / 1e9
             if waiting is None and age > max(self._settle_seconds, 60.0):
                 return True  # it was there long before anybody looked
-            self._unsettled[rung.name] = _Unsettled(_content(rung), now)
+            self._unsettled[rung.name] = Unsettled(_content(rung), now)
             return False
         return now - waiting.still_since >= self._settle_seconds
 
@@ -198,7 +233,7 @@ class Verifier:
         so, and while it is not proven and may still be written.
         """
         seal = SealStamp.beside(os.fspath(rung.path))
-        judged = judge(rung, self._ledger)
+        judged = judge(rung, self._ledger, fresh=rung.name in self._unreadable)
         verdict = judged.verdict
         assert verdict is not None
         if verdict.errno == errno.ENOENT:
@@ -219,22 +254,22 @@ class Verifier:
         now = self._clock()
         waiting = self._unsettled.get(rung.name)
         if kind is Kind.INCOMPLETE or waiting is None or waiting.content != _content(rung):
-            self._unsettled[rung.name] = _Unsettled(_content(rung), now)
+            self._unsettled[rung.name] = Unsettled(_content(rung), now)
             return sealed and kind is not Kind.INCOMPLETE
         return sealed or now - waiting.still_since >= self._settle_seconds
 
     def _remember(self, judged: Rung, seal: SealStamp) -> None:
         """Note that this verdict is being told, or is no other than was told."""
         assert judged.verdict is not None
-        self._told[judged.name] = _Told(_content(judged), seal, judged.verdict)
+        self._told[judged.name] = _Told(judged.identity, seal, judged.verdict)
         self._unreadable.discard(judged.name)
+        self.arrivals.judged(judged.name)
         if judged.verdict.kind is Kind.UNREADABLE:
             self._unreadable.add(judged.name)
 
     def seal(self, name: str) -> SnapshotSealed | None:
-        """Hash an unsealed snapshot and keep the digest, bound to its identity; None when it changed or went away meanwhile.
-
-        Raises OSError when the seal cannot be written.
+        """Hash an unsealed snapshot and keep the digest, bound to its identity; None when it changed or went away meanwhile, and
+        OSError when the seal cannot be written.
         """
         rung = next((rung for rung in self._scan() if rung.name == name), None)
         if rung is None or not self._is_known(rung) or not self._told[name].verdict.usable:
@@ -244,12 +279,16 @@ class Verifier:
             unchanged = identity_of(rung.path) == rung.identity
         except FileNotFoundError:
             unchanged = False
-        if not unchanged or self._told[name].verdict.sha256 not in (None, digest):
-            return None  # a seal must not vouch for other bytes than those that were judged
+        if not unchanged:
+            return None
+        if self._told[name].verdict.sha256 not in (None, digest):
+            del self._told[name]  # a seal must not vouch for other bytes than those judged: they are told anew
+            return None
         os.makedirs(os.path.join(self._directory, STATE_DIR, SEALS_DIR), exist_ok=True)
         write_durably(bound_seal_path(rung.path), bound_seal_text(digest, rung.identity).encode("ascii"))
         judged = judge(rung, self._ledger, fresh=True)
         if judged.verdict is None or (judged.verdict.kind, judged.verdict.proof) != (Kind.HEALTHY, Proof.SEAL):
+            del self._told[name]
             return None
         self._told[name].verdict = judged.verdict
         return SnapshotSealed(_fact(judged))
@@ -257,12 +296,20 @@ class Verifier:
 
 def _content(rung: Rung) -> Content:
     """What changes when the bytes do. ctime also moves for a new link or mode, which is no arrival."""
-    return (rung.identity.inode, rung.identity.size, rung.identity.mtime_ns)
+    return _content_of(rung.identity)
+
+
+def _content_of(identity: Identity) -> Content:
+    return (identity.inode, identity.size, identity.mtime_ns)
 
 
 def _worth(verdict: Verdict | None) -> tuple[Kind, Proof | None] | None:
     """What makes one verdict about the same bytes another than before."""
     return None if verdict is None else (verdict.kind, verdict.proof)
+
+
+def _is_good_news(told: SnapshotJudged | SnapshotGone) -> bool:
+    return isinstance(told, SnapshotJudged) and told.rung.verdict is not None and told.rung.verdict.usable
 
 
 def _agrees(path: str, identity: Identity, verdict: Verdict) -> bool:
@@ -279,5 +326,5 @@ def _agrees(path: str, identity: Identity, verdict: Verdict) -> bool:
     )
 
 
-def _fact(rung: Rung) -> RungFact:
-    return RungFact(rung.name, rung.step, rung.mtime_ns, rung.verdict, rung.linked)
+def _fact(rung: Rung, trusted: bool = False) -> RungFact:
+    return RungFact(rung.name, rung.step, rung.mtime_ns, rung.verdict, rung.linked, trusted)

@@ -8,6 +8,7 @@ from lastgood.contract import EVENTS_FILE, STATE_DIR
 from supervisor.cli.text import printable, span
 from supervisor.following import Following
 from supervisor.goodput import Account, Goodput
+from supervisor.jsonl import older
 from supervisor.saving import Saves
 from supervisor.tails import objects
 
@@ -20,7 +21,8 @@ class Accounting:
     """Reads the records of one directory, and what its trainer's saves cost; each line once."""
 
     def __init__(self, directory: str) -> None:
-        self._events = Following(os.path.join(directory, STATE_DIR, EVENTS_FILE))
+        events = os.path.join(directory, STATE_DIR, EVENTS_FILE)
+        self._events = Following(events, older(events))
         self._metrics = Following(os.path.join(directory, METRICS_FILE))
         self._account, self._saves = Account(), Saves()
         self._of = (0, 0)  # generations of the two files

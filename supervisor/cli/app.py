@@ -67,11 +67,38 @@ app.command("check")(tools.check)
 app.command("doctor")(doctoring.doctor)
 
 
+_WRONG_WORDS: type[Exception] = typer.BadParameter.__mro__[1]
+"""Click's UsageError, wherever this typer has its click from."""
+
+
+def _call() -> None:
+    """Run the command; words that it does not understand are told as any other mistake is. Raises UsageError."""
+    try:
+        status = app(prog_name="lastgood", standalone_mode=False)
+    except _WRONG_WORDS as error:
+        context, wrong = getattr(error, "ctx", None), error.format_message()  # type: ignore[attr-defined]
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(context.get_help())  # type: ignore[union-attr]  # noqa: T201 - asked for, as good as
+            sys.exit(ExitStatus.USAGE)
+        path = "lastgood" if context is None else context.command_path
+        command = path.partition(" ")[2]
+        wrong = f"{wrong[0].lower()}{wrong[1:].rstrip('.?')}".replace(". Did you mean", "; did you mean")
+        raise UsageError(f"{command}{': ' * bool(command)}{wrong}; `{path} --help` has the rest") from None
+    sys.exit(status)
+
+
+def _place_of(error: OSError) -> str:
+    """What an error of the system's is about, where it does not say so itself."""
+    if error.filename is None and isinstance(error, FileNotFoundError):
+        return "the current folder is gone, change to another one"
+    return str(error.filename or "output")
+
+
 def main() -> None:
     """Run the command; a person's mistake is one line on stderr and exit status 2."""
     try:
         try:
-            app()
+            _call()
         finally:
             if sys.stdout is not None:
                 sys.stdout.flush()
@@ -82,6 +109,6 @@ def main() -> None:
         if not isinstance(
             error, BrokenPipeError
         ):  # then the reader of our output went away, and nobody is there to tell
-            print(f"lastgood: {error.filename or 'output'}: {error.strerror}", file=sys.stderr)  # noqa: T201
+            print(f"lastgood: {_place_of(error)}: {error.strerror}", file=sys.stderr)  # noqa: T201
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the last flush would fail again, and be complained of
         sys.exit(1)

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from supervisor.cli.accounting import Accounting, in_words
+from supervisor.cli.directory import Place, named
+from supervisor.cli.text import FORBIDDEN, shown
 from supervisor.errors import UsageError
 from supervisor.goodput import Goodput
 
@@ -16,6 +18,7 @@ SHOWN = (
     "directory",
     "wanted",
     "phase",
+    "waiting_for",
     "step",
     "loss",
     "final_step",
@@ -26,11 +29,14 @@ SHOWN = (
 
 
 def status(
-    directory: Annotated[str, typer.Argument(metavar="DIR", help="A checkpoint directory.")],
+    place: Place,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show how the run in DIR is doing. `supervised` says whether a supervisor has it now."""
-    found = read(directory)
+    """Show how a run is doing.
+
+    `supervised` says whether a supervisor has it now.
+    """
+    found = read(named("status", place).directory)
     if as_json:
         typer.echo(json.dumps(found, indent=1))
         return
@@ -58,8 +64,11 @@ def read(directory: str) -> dict[str, Any]:
 
     try:
         found = statefile.read_status(directory)
+    except PermissionError:
+        raise UsageError(f"status: {shown(directory)}: {FORBIDDEN}") from None
     except (OSError, ValueError) as error:
-        raise UsageError(f"status: {directory}: status.json cannot be read ({error})") from None
+        cure = "a supervisor writes it anew"
+        raise UsageError(f"status: {directory}: status.json cannot be read ({error}); {cure}") from None
     if found is None:
         raise UsageError(
             f"status: {directory} is not a run's checkpoint directory: no supervisor has written a status there"

@@ -23,7 +23,9 @@ def doctor(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what on this machine would hurt a run, and what to do about it. Small files are written to DIR and removed.
+    """Say what on this machine would hurt a run, with the cure.
+
+    Small files are written to DIR and removed.
 
     Without DIR the current folder is looked at. Exit 0: nothing hurts; 1: something does; 2: usage.
     """
@@ -55,14 +57,15 @@ def _fields(finding: Finding) -> dict[str, str | None]:
 def findings_about(place: str | None) -> Iterator[Finding]:
     """What every probe finds, for the run at `place` or the current folder. Raises UsageError."""
     from supervisor import probes, supervisors
-    from supervisor.adapters import surroundings
+    from supervisor.adapters import cgroup, surroundings
 
     meant = Meant(os.curdir) if place is None else named("doctor", place)
     cgroups = _cgroups(meant.directory)
     unit = supervisors.unit_in(cgroups)
     yield probes.kernel(os.uname().release, surroundings.has_pidfd())
     yield probes.open_files(surroundings.open_files_limit())
-    yield probes.cgroup(unit, surroundings.is_delegated(cgroups, unit is not None))
+    yield probes.cgroup(unit, cgroup.delegated(cgroups, unit is not None) is not None)
+    yield probes.oom_kills(cgroup.OomCounter(None, cgroups).risen() is not None)
     yield probes.name_clash(surroundings.version_of("supervisor"))
     yield probes.torch(surroundings.version_of("torch"), meant.bundled)
     yield from _about_folder(meant.directory, meant.pattern)
@@ -70,7 +73,7 @@ def findings_about(place: str | None) -> Iterator[Finding]:
 
 def _about_folder(directory: str, pattern: str | None) -> Iterator[Finding]:
     from supervisor import probes
-    from supervisor.adapters import surroundings
+    from supervisor.adapters import space, surroundings
 
     folder = _existing(directory)
     where = shown(folder)
@@ -80,7 +83,7 @@ def _about_folder(directory: str, pattern: str | None) -> Iterator[Finding]:
     yield probes.filesystem(where, *surroundings.mount_of(folder))
     yield probes.acts(where, tried.problems)
     yield probes.inotify(_watch_state(folder), *limits)
-    yield probes.space(where, *surroundings.room(folder), None if newest is None else newest[0])
+    yield probes.space(where, *space.room(folder), None if newest is None else newest[0])
     yield probes.clock(tried.offset_seconds, None if newest is None else newest[1] - time.time())
     yield probes.reflink(where, tried.reflink)
 

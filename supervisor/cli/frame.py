@@ -58,6 +58,8 @@ def _head(view: View) -> list[Text]:
     if phase:
         title.append("  ")
         title.append(phase, style=COLOURS.get(phase, "yellow") if view.supervisor is not None else "dim")
+    if status.get("waiting_for"):
+        title.append(f" for {_word(status['waiting_for'])}", style="yellow")
     title.append(f"  {_step(view)}")
     lines = [title, Text(_pace(view)), _who(view), Text(_origin(view)), *map(Text, _goodput(view))]
     if status.get("failure"):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from supervisor.cli.snapshots import AsJson
-from supervisor.cli.text import bytes_text, printable, shown
+from supervisor.cli.text import FORBIDDEN, bytes_text, printable, shown
 from supervisor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,7 +23,9 @@ def inspect(
     every: Annotated[bool, typer.Option("--all", help="List every tensor on a terminal too.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a snapshot says about itself: step, config, tensors, seal. Its tensors' bytes are not read: `verify` does.
+    """Show what a snapshot says about itself.
+
+    Step, config, tensors, seal. Its tensors' bytes are not read: `verify` does that.
 
     Exit 0: described; 1: it is damaged, or of no known format; 2: usage.
     """
@@ -50,6 +52,8 @@ def _described(path: str) -> "Description":
     from lastgood.folders import is_snapshot
 
     try:
+        if os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK):
+            raise UsageError(f"inspect: {shown(path)}: {FORBIDDEN}")
         if os.path.isdir(path) and not is_snapshot(path):
             raise UsageError(
                 f"inspect: {shown(path)} is a folder and no snapshot itself; give one of those in it (`lastgood list` names them)"
@@ -57,8 +61,11 @@ def _described(path: str) -> "Description":
         if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
             raise UsageError(f"inspect: {shown(path)}: it is no regular file")
         return describe(path)
+    except PermissionError:
+        raise UsageError(f"inspect: {shown(path)}: {FORBIDDEN}") from None
     except OSError as error:
-        raise UsageError(f"inspect: {shown(path)}: {error.strerror or error}") from None
+        cure = "; give a snapshot" if isinstance(error, FileNotFoundError) else ""
+        raise UsageError(f"inspect: {shown(path)}: {error.strerror or error}{cure}") from None
 
 
 def _tell(path: str, found: "Description", limit: int | None) -> None:

@@ -14,6 +14,7 @@ from lastgood.verdict import Verdict
 from supervisor.adapters import statefile
 from supervisor.cli.accounting import METRICS_FILE, Accounting
 from supervisor.goodput import Goodput
+from supervisor.jsonl import older
 from supervisor.tails import objects, sampled, tail
 
 T = TypeVar("T")
@@ -83,7 +84,8 @@ class Look:
         supervisor = statefile.holder(self._directory)
         wanted_stamp = _stamp(os.path.join(state, WANTED_FILE))
         wanted = self._once("wanted", wanted_stamp, lambda: statefile.read_wanted(self._directory))
-        records = self._once("events", _stamp(events), lambda: list(objects(tail(events, EVENTS_BYTES))))
+        stamps = (_stamp(older(events)), _stamp(events))
+        records = self._once("events", stamps, lambda: list(objects(_last_lines(events))))
         recent = self._once("recent", _stamp(metrics), lambda: list(objects(tail(metrics, RECENT_BYTES))))
         lines = self._once(
             "curve", _stamp(metrics), lambda: curve_of(objects(sampled(metrics, METRICS_BYTES, METRICS_PIECES)))
@@ -101,7 +103,7 @@ class Look:
             rows=tuple(_row(rung, told.get(rung.name, (None, None))) for rung in rungs[:RUNGS_KEPT]),
             rungs=len(rungs),
             records=tuple(records[-RECORDS_KEPT:]),
-            records_cut=_size(events) > EVENTS_BYTES,
+            records_cut=_size(older(events)) + _size(events) > EVENTS_BYTES,
             restarts=restarts_in(records, status.get("run_id")),
             curve=tuple(lines or curve_of(r for r in records if r.get("event") == "trainer.progressed")),
             tokens_per_second=tokens,
@@ -199,6 +201,12 @@ def _stamp(path: str) -> tuple[int, int, int] | None:
 def _size(path: str) -> int:
     stamp = _stamp(path)
     return 0 if stamp is None else stamp[1]
+
+
+def _last_lines(events: str) -> list[bytes]:
+    """The end of the records, from before they were turned over too where those since are few."""
+    before = max(0, EVENTS_BYTES - _size(events))
+    return [*tail(older(events), before), *tail(events, EVENTS_BYTES)]
 
 
 def curve_of(lines: Iterable[dict[str, Any]]) -> list[tuple[int, float]]:

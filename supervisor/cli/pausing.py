@@ -16,16 +16,18 @@ Timeout = Annotated[float, typer.Option(min=0, max=1e7, help="Seconds to wait fo
 
 
 def pause(place: Place, timeout: Timeout = TIMEOUT_SECONDS) -> None:
-    """Ask the supervisor of DIR to pause: its trainer saves and ends, and nothing is started until `resume`. Waits for that.
+    """Pause a run: its trainer makes room until `resume`.
 
-    The wish outlives the supervisor. Exit 0: it is paused; 1: not in time, or it ended instead; 3: no supervisor runs there, and
-    its next start will wait; 2: usage.
+    The trainer saves and ends, which is waited for. The wish outlives the supervisor. Exit 0: it is paused; 1: not in time, or it
+    ended instead; 3: no supervisor runs there, and its next start will wait; 2: usage.
     """
     _end(*wish(named("pause", place).directory, "pause", timeout))
 
 
 def resume(place: Place, timeout: Timeout = TIMEOUT_SECONDS) -> None:
-    """Let a paused run of DIR go on, from whatever its directory holds by now. Waits until it does.
+    """Let a paused run go on.
+
+    From whatever its directory holds by now; waits until it does.
 
     Exit 0: it goes on; 1: not in time, or it ended instead; 3: no supervisor runs there, and its next start will go on; 2: usage.
     """
@@ -45,10 +47,9 @@ def wish(directory: str, wanted: str, timeout_seconds: float) -> tuple[int, str]
     try:
         statefile.write_wanted(directory, wanted)
     except OSError as error:
-        return (
-            NOT_STOPPED,
-            f"lastgood: {verb}: {where}: the wish cannot be written ({error.strerror}); is it a run's directory?",
-        )
+        forbidden = isinstance(error, PermissionError)
+        cure = f"{verb} it as the user who started it" if forbidden else "is it a run's directory?"
+        return NOT_STOPPED, f"lastgood: {verb}: {where}: the wish cannot be written ({error.strerror}); {cure}"
     asked_at = time.time()
     found = is_told_to(directory, verb, statefile.WISH_SIGNAL)
     if isinstance(found, tuple):

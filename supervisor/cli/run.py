@@ -1,8 +1,10 @@
 """`lastgood run`: supervise a training run until it ends."""
 
 import os
+import signal
 import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,6 +13,8 @@ from lastgood.contract import EVENTS_FILE, STATE_DIR
 from supervisor.errors import AlreadySupervisedError, ExitStatus, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from supervisor.settings import Settings
 
 Words = Annotated[
@@ -41,17 +45,39 @@ def run(
     allow_fresh_start: Annotated[
         bool, typer.Option("--allow-fresh-start", help="Start over when no snapshot is healthy, setting the bad aside.")
     ] = False,
+    exit_when_stuck: Annotated[
+        bool,
+        typer.Option("--exit-when-stuck", help="End with 6 when a process outlives SIGKILL, rather than wait for it."),
+    ] = False,
 ) -> None:
-    """Supervise a training run until it completes, is stopped, or cannot go on without a person."""
-    chosen = read_settings(words or [], sets or [], checkpoints, preset, resume)
+    """Supervise a training run to its end.
+
+    That is: until it completes, is stopped, or cannot go on without a person.
+    """
+    _await_supervisor()
+    read = partial(read_settings, words or [], sets or [], checkpoints, preset, resume)
+    chosen = read()
     try:
         status = supervise(
-            chosen, (words or [""])[0] if checkpoints is None else "command line", new_run, allow_fresh_start
+            chosen,
+            (words or [""])[0] if checkpoints is None else "command line",
+            new_run,
+            read if checkpoints is None else None,
+            allow_fresh_start=allow_fresh_start,
+            exit_when_stuck=exit_when_stuck,
         )
     except AlreadySupervisedError as error:
         typer.echo(f"lastgood: {error}; one supervisor a directory", err=True)
         status = ExitStatus.ALREADY_SUPERVISED
     sys.exit(status)
+
+
+def _await_supervisor() -> None:
+    """Until it listens, neither a wish nor a terminal that goes away ends this process; a stop does, before any trainer."""
+    for number in (signal.SIGUSR1, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def read_settings(
@@ -67,6 +93,9 @@ def read_settings(
         where, base = words[0], None
         sets = [*sets, *_options(preset, resume)]
     else:
+        if len(words) == 1 and words[0].endswith((".yaml", ".yml")):
+            cure = f"leave --checkpoints out, or say --set checkpoints.dir={checkpoints}"
+            raise UsageError(f"run: {words[0]}: a config names its directory itself; {cure}")
         trainer = {"command": words, "preset": preset, "resume": resume}
         base = {"run": {"name": os.path.basename(os.path.abspath(checkpoints))}, "trainer": trainer}
         base["checkpoints"] = {"dir": checkpoints}
@@ -88,8 +117,15 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def supervise(chosen: "Settings", where: str, new_run: bool, allow_fresh_start: bool) -> int:
-    """Take the directory and supervise; returns the exit status. Raises AlreadySupervisedError and UsageError."""
+def supervise(
+    chosen: "Settings", where: str, new_run: bool, read_again: "Callable[[], Settings] | None" = None, **allowed: bool
+) -> int:
+    """Take the directory and supervise; returns the exit status. `allowed` is what the policy may do beside the settings.
+
+    `read_again` reads the settings anew, where a file holds them.
+
+    Raises AlreadySupervisedError and UsageError.
+    """
     from supervisor.adapters import statefile
     from supervisor.adapters.journal import Journal
     from supervisor.runtime import Runtime
@@ -110,10 +146,11 @@ def supervise(chosen: "Settings", where: str, new_run: bool, allow_fresh_start: 
     journal = Journal(
         chosen.run.name, found.run_id, os.path.join(directory, STATE_DIR, EVENTS_FILE), shape, chosen.log.level
     )
-    runtime = Runtime(chosen, found, chosen.policy(allow_fresh_start), journal, lock)
+    runtime = Runtime(chosen, found, chosen.policy(**allowed), journal, lock, read_again)
     try:
         return runtime.run()
     finally:
+        journal.close()
         os.close(runtime.lock)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from supervisor.cli.text import bytes_text, printable, shown
+from supervisor.cli.text import FORBIDDEN, bytes_text, printable, shown
 from supervisor.errors import ExitStatus, UsageError
 
 if TYPE_CHECKING:
@@ -23,7 +23,9 @@ def salvage(
     output: Annotated[str, typer.Option("-o", "--output", metavar="OUT", help="The new snapshot; must not exist yet.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Save the whole tensors of a broken torch file as a new, sealed snapshot, and list what is lost.
+    """Save the whole tensors of a broken torch file.
+
+    They become a new, sealed snapshot; what is lost is listed.
 
     Exit 0: the model is whole; 1: a part of it; 3: nothing could be had and nothing was written; 2: usage.
     """
@@ -58,7 +60,7 @@ def _check(broken: str, output: str) -> None:
         what = "it is no regular file" if os.path.exists(broken) else "there is no such file"
         raise UsageError(f"salvage: {shown(broken)}: {what}")
     if not os.access(broken, os.R_OK):
-        raise UsageError(f"salvage: {shown(broken)}: permission denied")
+        raise UsageError(f"salvage: {shown(broken)}: {FORBIDDEN}")
     folder = os.path.dirname(os.path.abspath(output))
     if not os.path.isdir(folder):
         raise UsageError(f"salvage: -o {shown(output)}: there is no folder {shown(folder)}")

@@ -13,7 +13,7 @@ import typer
 from lastgood import choose, folders, judging, rungs
 from lastgood.ledger import Ledger
 from lastgood.verdict import Verdict
-from supervisor.cli.text import bytes_text, printable, shown
+from supervisor.cli.text import FORBIDDEN, bytes_text, printable, shown
 from supervisor.cli.work import in_order
 from supervisor.errors import ExitStatus, UsageError
 
@@ -52,12 +52,12 @@ def expanded(command: str, path: str, pattern: str | None) -> list[str]:
     try:
         os.lstat(path)
     except OSError as error:
-        raise UsageError(f"{command}: {shown(path)}: {error.strerror}") from None
+        raise UsageError(f"{command}: {shown(path)}: {_cured(error, 'snapshots, or folders of them')}") from None
     if not os.path.isdir(path) or is_snapshot(path):
         return [path]
     inside = [os.path.join(rung.folder, rung.name) for rung in _scanned(command, path, pattern)]
     if not inside:
-        raise UsageError(f"{command}: {shown(path)} holds no snapshot")
+        raise UsageError(f"{command}: {shown(path)} holds no snapshot; `--pattern` says how they are called")
     return inside
 
 
@@ -83,8 +83,12 @@ def _scanned(command: str, folder: str, pattern: str | None, ledger: Ledger | No
     except ValueError as error:
         raise UsageError(f"{command}: --pattern: {error}") from None
     except OSError as error:
-        cure = "" if isinstance(error, PermissionError) else "; give a checkpoint directory"
-        raise UsageError(f"{command}: {shown(folder)}: {error.strerror}{cure}") from None
+        raise UsageError(f"{command}: {shown(folder)}: {_cured(error, 'a checkpoint directory')}") from None
+
+
+def _cured(error: OSError, instead: str) -> str:
+    """What the system said, and what to do about it."""
+    return FORBIDDEN if isinstance(error, PermissionError) else f"{error.strerror}; give {instead}"
 
 
 def _verdict_fields(path: str, verdict: Verdict) -> dict[str, Any]:
@@ -111,7 +115,10 @@ def list_(
     pattern: Pattern = None,
     jobs: Jobs = None,
 ) -> None:
-    """The ladder of a checkpoint directory, newest first: step, size, age, verdict, proof, reason."""
+    """List the snapshots of a directory and what each is worth.
+
+    Newest first: step, size, age, verdict, proof, reason.
+    """
     ladder = _judged(_scanned("list", directory, pattern, Ledger(directory)), jobs)
     if as_json:
         typer.echo(f"[{_SEPARATOR.join(json.dumps(_rung_fields(rung)) for rung in ladder)}]")

@@ -24,7 +24,9 @@ def stop(
     place: Place,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for its end.")] = TIMEOUT_SECONDS,
 ) -> None:
-    """Ask the supervisor of DIR to stop: its trainer saves and ends, the next start goes on. Waits until it has ended.
+    """Stop a run and wait for its end; the next start goes on.
+
+    Its supervisor is asked, and its trainer saves and ends.
 
     Exit 0: it has ended; 1: not in time, or it may not be signalled; 3: no supervisor runs there; 2: usage.
     """

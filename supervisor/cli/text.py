@@ -3,6 +3,7 @@
 import os
 from itertools import pairwise
 
+FORBIDDEN = "permission denied; give this user read permission"
 SPAN_MAX = 1e9  # seconds; some thirty years
 
 

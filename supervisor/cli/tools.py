@@ -10,7 +10,10 @@ def events(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     as_schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of a record.")] = False,
 ) -> None:
-    """Print every record that a supervisor writes: its name, level, meaning and fields."""
+    """Print every record that a supervisor writes.
+
+    Its name, level, meaning and fields.
+    """
     from supervisor.record_schema import schema
     from supervisor.records import CATALOGUE
 

@@ -33,7 +33,9 @@ def watch(
     once: Annotated[bool, typer.Option("--once", help="Print one frame and end.")] = False,
     pattern: Pattern = None,
 ) -> None:
-    """A live view of the run in DIR: phase, step, loss, ladder, restarts, last records. q ends it, the run goes on.
+    """Show a live view of a run.
+
+    Phase, step, loss, ladder, restarts, last records. q ends it, the run goes on.
 
     Where standard output is no terminal one frame is printed. Exit 0: ended with q, or printed; 130: Ctrl-C; 2: usage.
     """

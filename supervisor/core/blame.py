@@ -14,6 +14,11 @@ from supervisor.core.events import RungFact, TrainerExited
 DEATHS_TO_SUSPECT = 2
 SIGNATURE_CHARACTERS_MAX = 200
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
+_LACK = re.compile(
+    r"Address already in use|EADDRINUSE|No space left on device|Disk quota exceeded|Cannot allocate memory|[Oo]ut of memory"
+    r"|MemoryError|Too many open files|Resource temporarily unavailable|Stale file handle|Input/output error|/dev/shm"
+)
+"""What a crash says that is about the machine: good snapshots meet with it as well as bad ones."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,12 @@ def signature(death: TrainerExited) -> str:
     said = next((line.strip() for line in reversed(death.last_lines) if line.strip()), "")
     how = f"code {death.code}" if death.signal is None else f"signal {death.signal}"
     return f"{how}: {_NUMBER.sub('#', said)[:SIGNATURE_CHARACTERS_MAX]}"
+
+
+def lack(death: TrainerExited) -> str | None:
+    """What the machine lacked, such as a port or memory, as its last lines say: then no snapshot is accused."""
+    found = next(filter(None, map(_LACK.search, death.last_lines)), None)
+    return None if found is None else f"its last lines say {found[0]!r}: no snapshot is accused of that"
 
 
 def after_crash(blame: Blame | None, resumed: RungFact, step: int | None, death: TrainerExited) -> Blame:

@@ -70,13 +70,17 @@ def _is_spent(budget: Budget, limits: Limits) -> bool:
 
 
 def _delay(budget: Budget, limits: Limits) -> float:
-    first, largest = limits.backoff_seconds
     if len(budget.recent) > limits.per_window:
-        return largest
+        return limits.backoff_seconds[1]
     if not budget.fruitless:
         return 0.0
-    doubled = min(largest, first * 2.0 ** min(len(budget.fruitless) - 1, 64))
-    return doubled * (1.0 - JITTER * _fraction(budget))
+    return doubled(limits, len(budget.fruitless)) * (1.0 - JITTER * _fraction(budget))
+
+
+def doubled(limits: Limits, times: int) -> float:
+    """The delay before trying for the `times`th time in a row."""
+    first, largest = limits.backoff_seconds
+    return min(largest, first * 2.0 ** min(times - 1, 64))
 
 
 def _fraction(budget: Budget) -> float:

@@ -20,6 +20,14 @@ class JudgeLadder:
 
 
 @dataclass(frozen=True)
+class Reread:
+    """Read the bytes of a snapshot again that was trusted as it was at that time of modification; SnapshotReread tells."""
+
+    name: str
+    mtime_ns: int
+
+
+@dataclass(frozen=True)
 class SpawnTrainer:
     """Start an incarnation from `snapshot`, or fresh when it is None; the data of the steps in `skip` is not to be used."""
 
@@ -31,6 +39,15 @@ class SpawnTrainer:
 @dataclass(frozen=True)
 class AskToStop:
     """SIGTERM to the leader, so that it saves."""
+
+
+@dataclass(frozen=True)
+class KeepEvidence:
+    """Keep what each process of a stalled trainer is doing, before it is killed; `seconds` without a life sign in `stage`."""
+
+    incarnation: int
+    stage: str
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -115,8 +132,10 @@ class Exit:
 
 Command = (
     JudgeLadder
+    | Reread
     | SpawnTrainer
     | AskToStop
+    | KeepEvidence
     | KillTree
     | SweepTree
     | Arm

@@ -10,6 +10,7 @@ from supervisor.core.commands import (
     JudgeLadder,
     PutBack,
     Record,
+    Reread,
     SaveMemory,
 )
 from supervisor.core.events import (
@@ -20,24 +21,36 @@ from supervisor.core.state import Ending, Phase, Policy, State
 
 Outcome = tuple[State, tuple[Command, ...]]
 
-SIGNS_TO_TRUST = 2
+SUPERVISOR_LOST = "supervisor-lost"
 
 
 def judge_again(state: State) -> Outcome:
     """Read the directory; everything else follows from what it holds."""
-    found, trouble = state.memory.blame, state.memory.divergence
+    found, trouble, trust = state.memory.blame, state.memory.divergence, state.memory.trust
     passing = frozenset() if found is None or found.suspect is None else frozenset({found.suspect.name})
-    above = None if trouble is None else trouble.finite
-    return replace(state, phase=Phase.SELECTING), (JudgeLadder(passing, above),)
+    state, asked = reread(replace(state, phase=Phase.SELECTING))
+    above = [
+        None if trouble is None else trouble.finite,
+        None if trust is None or not trust.refuted else trust.step - 1,
+    ]
+    return state, (*asked, JudgeLadder(passing, min((step for step in above if step is not None), default=None)))
+
+
+def reread(state: State) -> Outcome:
+    """Have what was resumed from on trust read again, unless that is done or under way; a look asked for later is told later."""
+    trust = state.memory.trust
+    if trust is None or trust.refuted or state.rereading:
+        return state, ()
+    return replace(state, rereading=True), (Reread(trust.name, trust.mtime_ns),)
 
 
 def settle(state: State, death: TrainerExited, now: float, policy: Policy) -> Outcome:
     """Name the cause, then complete, stop, give up, or go on after a delay."""
     cause = exit_cause(death, _context(state, policy))
-    state = replace(state, death=None)
+    state = _closed(replace(state, death=None))
     commands: tuple[Command, ...] = (notes.exited(state, death, cause),)
     if cause == "completed":
-        return notes.joined(commands, notes.completed(state))
+        return notes.joined(commands, notes.completed(state, notes.doubt(death, policy)))
     if state.failure is not None:
         return notes.joined(commands, notes.failed(state, *state.failure))
     if state.stop_signal is not None:
@@ -55,11 +68,28 @@ def settle(state: State, death: TrainerExited, now: float, policy: Policy) -> Ou
     return notes.joined(commands, _after_death(state, cause, now, policy))
 
 
+def settle_lost(state: State, now: float, policy: Policy) -> Outcome:
+    """The supervisor before this one died while a trainer lived that had not progressed, and perhaps of it: of the memory that
+    the trainer took, say. So that is a death as any other.
+    """
+    state = _closed(state)
+    if state.stop_signal is not None:
+        return notes.stopped(state)
+    return _after_death(state, SUPERVISOR_LOST, now, policy)
+
+
+def _closed(state: State) -> State:
+    """The last incarnation is known to be dead."""
+    return replace(state, memory=replace(state.memory, open=False))
+
+
 def _blame(state: State, death: TrainerExited, policy: Policy) -> Outcome:
     """Deaths alike from one snapshot make it a suspect; the same from an older one acquits it, and ends the run."""
     resumed, before = state.life.resumed, state.memory.blame
     if resumed is None or (death.code is None and death.signal is None):
         return state, ()  # there was no trainer to die
+    if blame.lack(death) is not None:
+        return state, ()
     found = blame.after_crash(before, resumed, state.life.reported, death)
     state = replace(state, memory=replace(state.memory, blame=found))
     if before is not None and before.suspect is not None and blame.exonerates(before, found):
@@ -100,10 +130,13 @@ def _context(state: State, policy: Policy) -> Context:
         stalled=state.ending is Ending.STALLED,
         ignored=state.ending is Ending.IGNORED,
         diverged=state.ending is Ending.DIVERGED,
+        refuted=state.ending is Ending.REFUTED,
         ended_by_us=state.ending is Ending.FINISHED,
         progressed=state.life.progressed or state.life.signs > 0 or state.memory.budget.ever_progressed,
         finished=_finished(state, policy),
         said=state.life.said,
+        obstacle=None if state.hindrance is None else state.hindrance.obstacle,
+        no_room=state.life.no_room,
     )
 
 
@@ -111,20 +144,23 @@ def _finished(state: State, policy: Policy) -> bool:
     """Whether this exit may be a completion. Without a final step a stop that was asked for never is one.
 
     A proven snapshot tells that the final step was reached; else the steps told in this life, if they are more than one:
-    a single line may be a banner.
+    a single line may be a banner. Nor is one of a trainer that may have been started from bad bytes.
     """
+    if state.memory.trust is not None:
+        return False
     if policy.final_step is None:
         return state.ending not in (Ending.STOP, Ending.PAUSE)
-    saved, told, signs = state.memory.high_water, state.life.reported, state.life.signs
+    saved, told = state.memory.high_water, state.life.reported if state.life.moved else None
     there = [rung.step for rung in state.rungs if rung.step is not None and rung.verdict and rung.verdict.usable]
-    reached = (-1 if saved is None else saved, -1 if told is None or signs < SIGNS_TO_TRUST else told, *there)
+    reached = (-1 if saved is None else saved, -1 if told is None else told, *there)
     return max(reached) >= policy.final_step
 
 
 def _after_death(state: State, cause: str, now: float, policy: Policy) -> Outcome:
     """Spend the budget and wait, or give up."""
+    follows: budget.Restart | budget.GiveUp
     if cause in FREE_CAUSES:
-        follows: budget.Restart | budget.GiveUp = budget.Restart(0.0)
+        state, follows = _free(state, cause, policy)
     else:
         spent, follows = budget.spend(state.memory.budget, policy.limits, now, state.life.progressed)
         state = replace(state, memory=replace(state.memory, budget=spent))
@@ -143,3 +179,11 @@ def _after_death(state: State, cause: str, now: float, policy: Policy) -> Outcom
         return notes.joined(commands, judge_again(state))
     waiting = replace(state, phase=Phase.BACKOFF)
     return waiting, (*commands, Arm(Deadline.BACKOFF, now + follows.delay_seconds))
+
+
+def _free(state: State, cause: str, policy: Policy) -> tuple[State, budget.Restart]:
+    """A death that spends nothing. The machine's own faults are given more time the oftener they come without progress."""
+    if cause in ("chaos", "resume-refuted"):
+        return state, budget.Restart(0.0)
+    times = 1 if state.life.progressed else state.faults + 1
+    return replace(state, faults=times), budget.Restart(budget.doubled(policy.limits, times))

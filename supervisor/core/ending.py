@@ -115,16 +115,18 @@ def on_grace_over(state: State, event: Event, now: float, policy: Policy) -> Out
     if not state.killed:
         said = Record("trainer.grace_over", {"grace_seconds": policy.grace_seconds})
         return replace(state, killed=True), (said, *again)
-    if state.stuck:
-        return state, again
-    return replace(state, stuck=True), (Record("trainer.stuck", {"pids": []}), *again)
+    pids = [] if state.life.pid is None else [state.life.pid]
+    told = () if state.stuck else (Record("trainer.stuck", {"pids": pids}),)
+    if policy.exit_when_stuck:
+        return notes.joined((*told, Disarm(_ALL)), notes.failed(state, *notes.stuck()))
+    return replace(state, stuck=True), (*told, *again)
 
 
 def on_spawn_failed(state: State, event: Event, now: float, policy: Policy) -> Outcome:
-    """The system refused a process; that is a death like any other, with the reason as its last line."""
+    """A start that failed is a death like any other, with the reason as its last line; something may be left of it."""
     assert isinstance(event, SpawnFailed)
-    death = TrainerExited(event.incarnation, None, None, last_lines=(event.reason,))
-    return notes.joined((Disarm(_ALL),), deaths.judge_again(replace(state, death=death)))
+    death = TrainerExited(event.incarnation, None, None, last_lines=(*event.last_lines, event.reason))
+    return on_exit(state, death, now, policy)
 
 
 def on_exit(state: State, event: Event, now: float, policy: Policy) -> Outcome:
@@ -147,5 +149,7 @@ def on_swept(state: State, event: Event, now: float, policy: Policy) -> Outcome:
         return notes.joined(said, notes.stopped(state))
     if state.pause:
         return notes.joined(said, notes.paused(replace(state, stuck=True)))
+    if policy.exit_when_stuck:
+        return notes.joined((*said, Disarm(_ALL)), notes.failed(state, *notes.stuck()))
     waiting = replace(state, phase=Phase.WAITING, stuck=True)
     return waiting, (*said, Arm(Deadline.RETRY, now + policy.retry_seconds))

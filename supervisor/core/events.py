@@ -1,7 +1,9 @@
 """What happened, told to the core. Frozen facts; every event of a child carries the incarnation it belongs to."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from lastgood.verdict import Verdict
 
@@ -9,7 +11,8 @@ from lastgood.verdict import Verdict
 @dataclass(frozen=True)
 class RungFact:
     """A candidate as the core sees it. `verdict` is None while its bytes have not been judged; `linked` says that
-    another name in the directory leads to it.
+    another name in the directory leads to it, and `trusted` that the verdict is an earlier one of this supervisor about bytes
+    that do not seem to have changed since.
     """
 
     name: str
@@ -17,6 +20,7 @@ class RungFact:
     mtime_ns: int = 0
     verdict: Verdict | None = None
     linked: bool = False
+    trusted: bool = False
 
 
 class Deadline(StrEnum):
@@ -24,22 +28,41 @@ class Deadline(StrEnum):
 
     STARTUP = "startup"
     RUNNING = "running"
+    SAVING = "saving"
     EXIT = "exit"
     GRACE = "grace"
     BACKOFF = "backoff"
     RETRY = "retry"
 
 
+class Obstacle(StrEnum):
+    """What may stand in the way of a start, by the record that says so."""
+
+    DISK = "disk.low"
+    GPU_LOST = "gpu.lost"
+    GPU_BUSY = "gpu.busy"
+
+
+@dataclass(frozen=True)
+class Hindrance:
+    """Something stands in the way of a start; `fields` are those of its record."""
+
+    obstacle: Obstacle
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class LadderJudged:
     """The directory was read: its rungs, newest first, judged down to the first proven one.
 
-    `arrived` names the rungs never told before; `ever_held` is whether the directory is known to have held a snapshot.
+    `arrived` names the rungs never told before; `ever_held` is whether the directory is known to have held a snapshot;
+    `hindrance` is what stands in the way of a start now, and what may have ended the trainer that has just died.
     """
 
     rungs: tuple[RungFact, ...]
     ever_held: bool
     arrived: frozenset[str] = frozenset()
+    hindrance: Hindrance | None = None
 
 
 @dataclass(frozen=True)
@@ -59,10 +82,11 @@ class TrainerSpawned:
 
 @dataclass(frozen=True)
 class SpawnFailed:
-    """The system refused to start a trainer."""
+    """A trainer could not be started: the system refused, or what runs before it failed and said `last_lines`."""
 
     incarnation: int
     reason: str
+    last_lines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,6 +96,21 @@ class StepReported:
     incarnation: int
     step: int
     loss: float | None
+
+
+@dataclass(frozen=True)
+class HeartbeatSeen:
+    """The file whose mtime is a life sign was touched."""
+
+    incarnation: int
+
+
+@dataclass(frozen=True)
+class SavingChanged:
+    """A save of the trainer's was seen to be under way (`saving`), or to be so no more."""
+
+    incarnation: int
+    saving: bool
 
 
 @dataclass(frozen=True)
@@ -86,6 +125,17 @@ class SnapshotSealed:
     """The bytes of an unsealed snapshot were hashed and the digest kept; it is healthy from now on."""
 
     rung: RungFact
+
+
+@dataclass(frozen=True)
+class SnapshotReread:
+    """The bytes of a snapshot that was resumed from on trust were read again. Its verdict is None when it is no longer there.
+
+    `reachable` says that the directory could be read, without which nothing was learnt.
+    """
+
+    rung: RungFact
+    reachable: bool = True
 
 
 @dataclass(frozen=True)
@@ -139,13 +189,16 @@ class EndingNoted:
 
 @dataclass(frozen=True)
 class TrainerExited:
-    """The trainer's leader is dead. `fault` is the id of an injected fault aimed at it."""
+    """The trainer's leader is dead. `fault` is the id of an injected fault aimed at it; `oom_kills` is how many processes of its
+    memory group the kernel killed for want of memory while it lived, None where nobody counts.
+    """
 
     incarnation: int
     code: int | None
     signal: int | None
     fault: str | None = None
     last_lines: tuple[str, ...] = ()
+    oom_kills: int | None = None
 
 
 @dataclass(frozen=True)
@@ -181,14 +234,22 @@ class ResumeRequested:
     """Somebody wants a paused run to go on."""
 
 
+@dataclass(frozen=True)
+class SettingsChanged:
+    """The policy is another one from now on."""
+
+
 Event = (
     LadderJudged
     | LadderUnreadable
     | TrainerSpawned
     | SpawnFailed
     | StepReported
+    | HeartbeatSeen
+    | SavingChanged
     | SnapshotJudged
     | SnapshotSealed
+    | SnapshotReread
     | SnapshotGone
     | SaveFailed
     | TrainerFellBack
@@ -199,4 +260,5 @@ Event = (
     | StopRequested
     | PauseRequested
     | ResumeRequested
+    | SettingsChanged
 )

@@ -9,19 +9,23 @@ is a function, or a reason why the event does not matter in that phase; a cell t
 from collections.abc import Callable
 from dataclasses import replace
 
-from supervisor.core import ending, selecting, trainer_life
+from supervisor.core import ending, invariants, rereading, selecting, stall, trainer_life
 from supervisor.core.commands import Command, SweepTree
 from supervisor.core.events import (
     DeadlinePassed,
     EndingNoted,
     Event,
+    HeartbeatSeen,
     LadderJudged,
     LadderUnreadable,
     PauseRequested,
     ResumeRequested,
     SaveFailed,
+    SavingChanged,
+    SettingsChanged,
     SnapshotGone,
     SnapshotJudged,
+    SnapshotReread,
     SnapshotSealed,
     SpawnFailed,
     StepReported,
@@ -41,8 +45,14 @@ class ImpossibleError(Exception):
     """An event came in a phase in which it cannot: a bug of ours, never something to act on."""
 
 
+class BrokenInvariantError(Exception):
+    """A decision that must not be carried out: a bug of ours."""
+
+
 _OVER = "the run has ended"
 _LATE = "news that a stop, a pause or a stuck tree has overtaken"
+_ENDING = "the trainer is being ended already"
+_ASKED_FOR = "what the settings say is looked up when it is next needed"
 _NO_TRAINER = "no trainer runs in this phase"
 
 
@@ -67,18 +77,31 @@ TABLE: dict[type, dict[Phase, Action | str]] = {
         stopping=trainer_life.on_late_step,
         selecting=trainer_life.on_late_step,
     ),
+    HeartbeatSeen: _row(
+        _NO_TRAINER,
+        starting=trainer_life.on_heartbeat,
+        running=trainer_life.on_heartbeat,
+        stopping=_ENDING,
+    ),
+    SavingChanged: _row(
+        _NO_TRAINER,
+        starting=stall.on_saving,
+        running=stall.on_saving,
+        stopping=_ENDING,
+    ),
     SnapshotJudged: _row(trainer_life.on_snapshot),
     SnapshotSealed: _row(trainer_life.on_sealed),
+    SnapshotReread: _row(rereading.on_reread),
     SnapshotGone: _row(trainer_life.on_gone),
     SaveFailed: _row(trainer_life.on_save_failed),
-    TrainerFellBack: _row(trainer_life.on_fell_back),
+    TrainerFellBack: _row(rereading.on_fell_back),
     EndingNoted: _row(trainer_life.on_ending_noted),
     TrainerExited: _row(starting=ending.on_exit, running=ending.on_exit, stopping=ending.on_exit),
     TreeSwept: _row(selecting=ending.on_swept, waiting=ending.on_swept),
     DeadlinePassed: _row(
         selecting=ending.on_overdue,
-        starting=trainer_life.on_deadline,
-        running=trainer_life.on_deadline,
+        starting=rereading.on_deadline,
+        running=rereading.on_deadline,
         stopping=ending.on_grace_over,
         backoff=selecting.on_retry,
         waiting=selecting.on_retry,
@@ -103,11 +126,15 @@ TABLE: dict[type, dict[Phase, Action | str]] = {
         paused="it is paused",
     ),
     ResumeRequested: _row(ending.on_resume_noted, paused=ending.on_resume),
+    SettingsChanged: _row(_ASKED_FOR, starting=stall.on_settings, running=stall.on_settings),
 }
 
 
 def step(state: State, event: Event, now: float, policy: Policy) -> Outcome:
-    """The state after `event` at `now`, and what to do. Raises ImpossibleError for a cell that cannot happen."""
+    """The state after `event` at `now`, and what to do.
+
+    Raises ImpossibleError for a cell that cannot happen, and BrokenInvariantError for a decision that must not be.
+    """
     if _is_of_another_incarnation(state, event):
         return state, ()
     cell = TABLE[type(event)].get(state.phase)
@@ -115,7 +142,10 @@ def step(state: State, event: Event, now: float, policy: Policy) -> Outcome:
         raise ImpossibleError(f"{type(event).__name__} in phase {state.phase}")
     if isinstance(cell, str):
         return state, ()
-    return cell(state, event, now, policy)
+    after, commands = cell(state, event, now, policy)
+    if found := invariants.broken(state, after, commands):
+        raise BrokenInvariantError(f"{type(event).__name__} in phase {state.phase}: not kept: {'; '.join(found)}")
+    return after, commands
 
 
 def begin(state: State) -> Outcome:

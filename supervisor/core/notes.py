@@ -8,7 +8,8 @@ from lastgood import keep
 from lastgood.choose import newest_first
 from lastgood.verdict import Kind
 from supervisor.core import budget
-from supervisor.core.blame import Blame
+from supervisor.core.blame import Blame, lack
+from supervisor.core.causes import evidence
 from supervisor.core.commands import Command, Exit, PruneSnapshot, Record, SaveMemory
 from supervisor.core.divergence import Divergence, Stretch
 from supervisor.core.events import RungFact, TrainerExited
@@ -22,6 +23,8 @@ USAGE = (
     "the trainer refuses its command line or cannot be started",
     "read its last lines, mend `trainer.command`, start again",
 )
+
+_TRACEBACK = "Traceback (most recent call last)"
 
 
 def joined(commands: Iterable[Command], outcome: Outcome) -> Outcome:
@@ -59,6 +62,7 @@ def note_snapshot(state: State, rung: RungFact, policy: Policy) -> Outcome:
 
 def _note_proven(state: State, rung: RungFact, policy: Policy) -> Outcome:
     """Progress is a step above high water; where nobody tells a step, a proven snapshot that was not there before."""
+    state = _with_told(state, policy)
     step = state.life.reported if rung.step is None else rung.step
     memory = replace(state.memory, ever_proven=True)
     known = state.incarnation == 0 or (
@@ -68,10 +72,19 @@ def _note_proven(state: State, rung: RungFact, policy: Policy) -> Outcome:
         return _prune(replace(state, memory=memory), policy)
     if step is not None:
         memory = replace(memory, high_water=step, reached=max(step, memory.reached or 0))
-    memory = replace(memory, budget=budget.refill(memory.budget))
+    memory = replace(memory, budget=budget.refill(memory.budget), open=False)
     state = replace(state, memory=memory, life=replace(state.life, progressed=True))
     said = Record("trainer.progressed", {"step": step, "loss": state.life.loss})
     return joined((SaveMemory(memory), said), _prune(state, policy))
+
+
+def _with_told(state: State, policy: Policy) -> State:
+    """The state that remembers what was told at the steps of its snapshots, if retention asks for that."""
+    if policy.keep is None or not policy.keep.best:
+        return state
+    steps = {rung.step for rung in state.rungs}
+    losses = {step: loss for step, loss in (*state.memory.losses, *state.life.told) if step in steps}
+    return replace(state, memory=replace(state.memory, losses=tuple(losses.items())))
 
 
 def _prune(state: State, policy: Policy) -> Outcome:
@@ -81,7 +94,7 @@ def _prune(state: State, policy: Policy) -> Outcome:
     in_use = {rung.name for rung in state.rungs if rung.linked}
     if state.life.resumed is not None:
         in_use.add(state.life.resumed.name)
-    gone = keep.expendable(state.rungs, policy.keep, in_use)
+    gone = keep.expendable(state.rungs, policy.keep, in_use, dict(state.memory.losses))
     kept = tuple(rung for rung in state.rungs if rung not in gone)
     return replace(state, rungs=kept), tuple(PruneSnapshot(rung) for rung in gone)
 
@@ -193,26 +206,35 @@ def exited(state: State, death: TrainerExited, cause: str) -> Record:
         "said": state.life.said,
         "fault": death.fault,
         "step": state.life.reported,
+        "evidence": evidence(death, cause) or (lack(death) if cause == "crashed" else None),
         "last_lines": list(death.last_lines),
     }
     return Record("trainer.exited", fields, "info" if cause in ("completed", "stopped") else "warning")
 
 
-def completed(state: State) -> Outcome:
+def doubt(death: TrainerExited, policy: Policy) -> str | None:
+    """Why an end may be none: a wrapper, such as a pipeline, can make a 0 of a crash, and nobody said which step is the last."""
+    if policy.final_step is not None or not any(_TRACEBACK in line for line in death.last_lines):
+        return None
+    return "it ended with 0, but its last lines have a traceback; with `run.final_step` an early end is told from a completion"
+
+
+def completed(state: State, doubt: str | None = None) -> Outcome:
     """The run is done, and will still be done after a reboot."""
     step = reached_step(state)
     memory = replace(state.memory, done=max(step, 0))
     state = replace(state, phase=Phase.COMPLETED, memory=memory)
-    said = Record("run.completed", {"step": None if step < 0 else step})
+    fields = {"step": None if step < 0 else step, "doubt": doubt}
+    said = Record("run.completed", fields, None if doubt is None else "warning")
     return state, (SaveMemory(memory), said, Exit(ExitStatus.COMPLETED))
 
 
 def stopped(state: State) -> Outcome:
     """The run was stopped on request; the next start goes on."""
     status = ExitStatus.INTERRUPTED if state.stop_signal == 2 else ExitStatus.TERMINATED
-    step = state.memory.high_water
-    said = Record("run.stopped", {"status": int(status), "step": step})
-    return replace(state, phase=Phase.STOPPED), (SaveMemory(state.memory), said, Exit(status))
+    memory = replace(state.memory, open=False)
+    said = Record("run.stopped", {"status": int(status), "step": memory.high_water})
+    return replace(state, phase=Phase.STOPPED, memory=memory), (SaveMemory(memory), said, Exit(status))
 
 
 def paused(state: State) -> Outcome:
@@ -224,7 +246,8 @@ def paused(state: State) -> Outcome:
 def failed(state: State, status: int, reason: str, advice: str) -> Outcome:
     """The run cannot go on without a person."""
     said = Record("run.failed", {"status": int(status), "reason": reason, "advice": advice})
-    return replace(state, phase=Phase.FAILED), (SaveMemory(state.memory), said, Exit(int(status)))
+    memory = replace(state.memory, open=False)
+    return replace(state, phase=Phase.FAILED, memory=memory), (SaveMemory(memory), said, Exit(int(status)))
 
 
 def none_healthy(rungs: tuple[RungFact, ...]) -> tuple[int, str, str]:
@@ -244,6 +267,15 @@ def forbidden(rung: RungFact) -> tuple[int, str, str]:
         ExitStatus.NO_HEALTHY_SNAPSHOT,
         f"{rung.name} cannot be read: permission denied",
         "give this user read permission on the checkpoint directory's files, then start again",
+    )
+
+
+def stuck() -> tuple[int, str, str]:
+    """Status, reason and advice when something outlives SIGKILL and it was asked not to wait for that."""
+    return (
+        ExitStatus.STUCK,
+        "a process of the run cannot be ended, not even by SIGKILL",
+        "what it waits for, storage or a driver, must answer or be taken away; then start again",
     )
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from lastgood.choose import choose, newest_first
 from lastgood.verdict import Kind
-from supervisor.core import blame, deaths, divergence, notes
+from supervisor.core import blame, deaths, divergence, notes, trainer_life, trust
 from supervisor.core.commands import (
     Arm,
     Command,
@@ -19,14 +19,19 @@ from supervisor.core.events import (
     Deadline,
     DeadlinePassed,
     Event,
+    Hindrance,
     LadderJudged,
     LadderUnreadable,
+    Obstacle,
     RungFact,
 )
 from supervisor.core.memory import Memory
-from supervisor.core.state import Life, Phase, Policy, Resume, State
+from supervisor.core.state import Life, Phase, Policy, Resume, State, Wait
 
 Outcome = tuple[State, tuple[Command, ...]]
+
+OVER = {Obstacle.DISK: "disk.freed", Obstacle.GPU_LOST: "gpu.back", Obstacle.GPU_BUSY: "gpu.back"}
+"""The record that says what stood in the way of a start no longer does."""
 
 
 def on_retry(state: State, event: Event, now: float, policy: Policy) -> Outcome:
@@ -52,19 +57,61 @@ def on_unreadable(state: State, event: Event, now: float, policy: Policy) -> Out
 def on_ladder(state: State, event: Event, now: float, policy: Policy) -> Outcome:
     """The directory is known: settle the last death if there was one, then start, wait, or end."""
     assert isinstance(event, LadderJudged)
-    state, commands = _take_in(replace(state, away=False), event, now)
+    state, commands = _take_in(replace(state, away=False, hindrance=event.hindrance), event, now)
     event = replace(event, rungs=_doubted(state, event.rungs))
     state = replace(state, rungs=_doubted(state, state.rungs))
     if state.death is not None:
         state, more = deaths.settle(state, state.death, now, policy)
+    elif state.memory.open:
+        state, more = deaths.settle_lost(state, now, policy)
     else:
-        state, more = _go_on(state, event, now, policy)
+        state, more = _start_or_wait(state, event, now, policy)
     return state, (*commands, *more)
+
+
+def _start_or_wait(state: State, event: LadderJudged, now: float, policy: Policy) -> Outcome:
+    """Go on, unless that means a start and something stands in its way: then nothing is started or spent."""
+    after, commands = _go_on(state, event, now, policy)
+    if after.phase is not Phase.STARTING:
+        return after, commands
+    if event.hindrance is not None:
+        if state.wait is not None:  # what is bad was set aside as the wait began, or cannot be
+            return _hindered(state, event.hindrance, now, policy)
+        cleared = tuple(one for one in commands if _clears(one))
+        return notes.joined(cleared, _hindered(_as_cleared(state, after, cleared), event.hindrance, now, policy))
+    if state.wait is None:
+        return after, commands
+    over = Record(OVER[state.wait.obstacle], {"seconds": round(now - state.wait.since, 3)})
+    return replace(after, wait=None), (over, *commands)
+
+
+def _clears(command: Command) -> bool:
+    """Whether it is no part of a start but comes before it: what is bad is set aside, where a full disk can do without it."""
+    return isinstance(command, SetAside) or (isinstance(command, Record) and command.event == "fallback.chosen")
+
+
+def _as_cleared(state: State, after: State, cleared: tuple[Command, ...]) -> State:
+    """The state once what is bad is set aside and the fallback said; what was given up for a fresh start is said with that."""
+    resumed, given_up = after.life.resumed, state.given_up
+    if resumed is None and cleared:
+        given_up = given_up or tuple(notes.rejected(state.rungs))
+    fallback_to = state.fallback_to if resumed is None else resumed.name
+    return replace(state, rungs=after.rungs, fallback_to=fallback_to, given_up=given_up)
+
+
+def _hindered(state: State, found: Hindrance, now: float, policy: Policy) -> Outcome:
+    """Say once what is waited for, and look again in a while."""
+    before = state.wait
+    said = () if before is not None and before.obstacle is found.obstacle else (Record(found.obstacle, found.fields),)
+    wait = Wait(found.obstacle, now if before is None else before.since)
+    waiting = replace(state, phase=Phase.WAITING, wait=wait)
+    return waiting, (*said, Arm(Deadline.RETRY, now + policy.retry_seconds))
 
 
 def _doubted(state: State, rungs: tuple[RungFact, ...]) -> tuple[RungFact, ...]:
     """Rungs with what is known of them beside their bytes: that a run keeps dying, or had diverged, from there."""
-    return divergence.poisoned(blame.suspected(rungs, state.memory.blame), state.memory.divergence)
+    known = trust.tainted(rungs, state.memory.trust)
+    return divergence.poisoned(blame.suspected(known, state.memory.blame), state.memory.divergence)
 
 
 def _take_in(state: State, event: LadderJudged, now: float) -> Outcome:
@@ -72,7 +119,11 @@ def _take_in(state: State, event: LadderJudged, now: float) -> Outcome:
     nothing_pruned = Policy()
     commands: tuple[Command, ...] = ()
     for rung in reversed(event.rungs):
-        if rung.name in event.arrived and rung.verdict is not None:
+        if rung.name not in event.arrived or rung.verdict is None:
+            continue
+        if state.memory.trust is not None:
+            state = trainer_life.hold(state, rung)
+        else:
             state, more = notes.note_snapshot(state, rung, nothing_pruned)
             commands += more
     state = replace(state, rungs=_with_known_verdicts(event.rungs, state.rungs))
@@ -105,6 +156,8 @@ def _go_on(state: State, event: LadderJudged, now: float, policy: Policy) -> Out
         return notes.paused(state)
     if state.memory.done is not None and (policy.final_step is None or state.memory.done >= policy.final_step):
         return notes.completed(state)
+    if state.memory.trust is not None and _is_to_be_reread(state, event, state.memory.trust):
+        return _again(state, state.memory.trust, now, policy)
     if policy.resume is Resume.NEVER:
         return _spawn(state, None)
     chosen = choose(event.rungs)
@@ -115,6 +168,18 @@ def _go_on(state: State, event: LadderJudged, now: float, policy: Policy) -> Out
     if _newer_unreadable(event.rungs, chosen) and state.tries < policy.unreadable_tries:
         return _wait(state, now, policy)
     return _resume_from(state, chosen, now, policy)
+
+
+def _is_to_be_reread(state: State, event: LadderJudged, found: trust.Trust) -> bool:
+    """Whether it is not known yet what the last trainer was started from, or bad bytes are there that this look did not reach."""
+    return not found.refuted or any(found.is_(rung) and rung.verdict is None for rung in event.rungs)
+
+
+def _again(state: State, found: trust.Trust, now: float, policy: Policy) -> Outcome:
+    """Look again: past the bad bytes, or later, when they may be read."""
+    if found.refuted:
+        return deaths.judge_again(state)
+    return replace(state, phase=Phase.WAITING), (Arm(Deadline.RETRY, now + policy.retry_seconds),)
 
 
 def _without_any(state: State, event: LadderJudged, now: float, policy: Policy) -> Outcome:
@@ -187,7 +252,8 @@ def _resume_from(state: State, chosen: RungFact, now: float, policy: Policy) -> 
     )
     said = () if state.fallback_to == chosen.name else (record,)
     state = replace(state, fallback_to=chosen.name)
-    if policy.resume is Resume.SELF and asides:
+    refuted = state.memory.trust is not None and state.memory.trust.refuted
+    if asides and (policy.resume is Resume.SELF or refuted):
         return notes.joined(said, _clear_the_way(state, asides, now, policy))
     commands = (*said, *asides, *notes.unproven_note(chosen))
     return notes.joined(commands, _spawn(_without(state, asides), chosen))
@@ -220,11 +286,13 @@ def _without(state: State, asides: tuple[SetAside, ...]) -> State:
 
 def _spawn(state: State, snapshot: RungFact | None) -> Outcome:
     """Start the next incarnation."""
-    memory = replace(_as_tried(state.memory, snapshot), incarnation=state.memory.incarnation + 1, done=None)
+    memory = replace(_as_tried(state.memory, snapshot), incarnation=state.memory.incarnation + 1, open=True, done=None)
+    memory = replace(memory, trust=trust.trust_in(snapshot, state.rungs, memory.blame))
     life = Life(resumed=snapshot, checked=snapshot is None or snapshot.step is None)
     started = replace(state, phase=Phase.STARTING, memory=memory, life=life, ending=None, killed=False)
-    started = replace(started, tries=0, clearings=0, fallback_to=None, given_up=())
-    return started, (SaveMemory(memory), SpawnTrainer(memory.incarnation, snapshot, memory.skip))
+    started = replace(started, tries=0, doubts=0, rereading=False, clearings=0, fallback_to=None, given_up=())
+    started, asked = deaths.reread(started)
+    return started, (SaveMemory(memory), SpawnTrainer(memory.incarnation, snapshot, memory.skip), *asked)
 
 
 def _as_tried(memory: Memory, snapshot: RungFact | None) -> Memory:

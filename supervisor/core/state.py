@@ -7,7 +7,7 @@ from enum import StrEnum
 from lastgood.keep import Keep
 from supervisor.core.budget import Limits
 from supervisor.core.divergence import Losses
-from supervisor.core.events import RungFact, TrainerExited, TrainerFellBack
+from supervisor.core.events import Hindrance, Obstacle, RungFact, TrainerExited, TrainerFellBack
 from supervisor.core.memory import Memory
 
 
@@ -48,6 +48,7 @@ class Stall:
 
     startup_seconds: float = 900.0
     running_seconds: float = 600.0
+    saving_seconds: float = 900.0
     exit_seconds: float = 120.0
 
 
@@ -70,6 +71,7 @@ class Policy:
     retry_seconds: float = 5.0
     unreadable_tries: int = 3
     allow_fresh_start: bool = False
+    exit_when_stuck: bool = False
     low_steps_max: int = 1
     rollbacks: int = 3
     skips_data: bool = False
@@ -84,6 +86,7 @@ class Ending(StrEnum):
     IGNORED = "ignored"
     DIVERGED = "diverged"
     FINISHED = "finished"
+    REFUTED = "refuted"
 
 
 @dataclass(frozen=True)
@@ -91,18 +94,22 @@ class Life:
     """What is known of the present incarnation; replaced as a whole at each start.
 
     `low_steps` counts steps told in a row that lie below the resumed one; `finishing` says that its final snapshot is proven.
-
-    `resumed` is what it was told to resume from, or what it may have chosen and said instead. `reported` and `loss` are the
-    newest told. `signs` counts life signs, `sign_at` is the time of the last one and `gap_seconds` the longest between two.
-    `unsealed` are snapshots that await the next life sign to be sealed. `checked` says that the first step was held against
-    the resumed one. `fell_back` is what its own loading noted last, `said` the status that it noted last of its ending and
-    `said_step` the step at which. `losses` is what the losses told.
+    `pid` is its leader's. `resumed` is what it was told to resume from, or what it may have chosen and said instead.
+    `reported` and `loss` are the newest told, and `moved` says that the step has changed: one that is told once more is no
+    life sign from then on. `signs` counts life signs, `sign_at` is the time of the last one and `gap_seconds` the longest
+    between two. `unsealed` are snapshots that await the next life sign to be sealed, and `held` those that count once it is
+    sure that the trainer was started from good bytes. `checked` says that the first step was held against the resumed one.
+    `fell_back` is what its own loading noted last, `said` the status that it noted last of its ending and `said_step` the
+    step at which. `losses` is what the losses told. `told` are the newest by step. `saving` says that a save is under way,
+    `no_room` is the error of one that failed for want of room.
     """
 
+    pid: int | None = None
     resumed: RungFact | None = None
     reported: int | None = None
     loss: float | None = None
     progressed: bool = False
+    moved: bool = False
     checked: bool = False
     low_steps: int = 0
     finishing: bool = False
@@ -110,10 +117,22 @@ class Life:
     sign_at: float = 0.0
     gap_seconds: float = 0.0
     unsealed: tuple[str, ...] = ()
+    held: tuple[RungFact, ...] = ()
     fell_back: TrainerFellBack | None = None
     said: int | None = None
     said_step: int | None = None
     losses: Losses = field(default_factory=Losses)
+    told: tuple[tuple[int, float], ...] = ()
+    saving: bool = False
+    no_room: int | None = None
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A start is waited with: what stands in its way, and since when (monotonic seconds) something has."""
+
+    obstacle: Obstacle
+    since: float
 
 
 @dataclass(frozen=True)
@@ -124,8 +143,10 @@ class State:
     to stop, which nothing takes back; `pause` is the wish to pause; `tries` counts looks at which a rung could not be read,
     `clearings` those at which one was in the way, `away` says that the directory itself could not be read, and
     `fallback_to` to which rung a fallback was said, `given_up` what was set aside for a fresh start, all since the last
-    start; `killed` says that the tree was sent SIGKILL, `stuck` that it did not die of it; `failure` is (status, reason,
-    advice) once the run must end in failure.
+    start; `rereading` says that what was resumed from on trust is being read again, and `doubts` counts how often that could not
+    be done; `killed` says that the tree was sent SIGKILL, `stuck` that it did not die of it; `failure` is (status, reason,
+    advice) once the run must end in failure; `hindrance` is what the last look found in the way of a start, `wait` what is waited
+    for, and `faults` counts deaths of the machine's own faults without progress.
     """
 
     phase: Phase = Phase.SELECTING
@@ -137,6 +158,8 @@ class State:
     stop_signal: int | None = None
     pause: bool = False
     tries: int = 0
+    doubts: int = 0
+    rereading: bool = False
     clearings: int = 0
     away: bool = False
     fallback_to: str | None = None
@@ -144,6 +167,9 @@ class State:
     killed: bool = False
     stuck: bool = False
     failure: tuple[int, str, str] | None = None
+    hindrance: Hindrance | None = None
+    wait: Wait | None = None
+    faults: int = 0
 
     @property
     def incarnation(self) -> int:

@@ -1,15 +1,18 @@
 """While a trainer lives: its steps, its snapshots, its deadlines. Pure."""
 
+import math
 from dataclasses import replace
 
 from lastgood.verdict import Kind
-from supervisor.core import blame, divergence, notes
-from supervisor.core.commands import Arm, Command, Disarm, KillTree, Record, SaveMemory, SealSnapshot
+from supervisor.core import blame, divergence, notes, stall
+from supervisor.core.causes import NO_ROOM
+from supervisor.core.commands import Arm, Command, Disarm, KeepEvidence, KillTree, Record, SaveMemory, SealSnapshot
 from supervisor.core.events import (
     Deadline,
     DeadlinePassed,
     EndingNoted,
     Event,
+    HeartbeatSeen,
     RungFact,
     SaveFailed,
     SnapshotGone,
@@ -19,25 +22,26 @@ from supervisor.core.events import (
     TrainerFellBack,
     TrainerSpawned,
 )
-from supervisor.core.state import LIVE, Ending, Phase, Policy, Resume, State
+from supervisor.core.state import LIVE, Ending, Life, Phase, Policy, Resume, State
 from supervisor.errors import ExitStatus
 
 Outcome = tuple[State, tuple[Command, ...]]
 
-SIGNS_TO_ARM = 2  # one sign says that it started, two say how fast it goes
-GAP_FACTOR = 5.0  # a pause five times as long as any seen is no longer a slow step
+TOLD_MAX = 500  # losses; a snapshot is judged, or its step printed, within so many lines of each other
 
 
 def on_spawned(state: State, event: Event, now: float, policy: Policy) -> Outcome:
     """It runs: say from what, and expect a life sign."""
-    state = replace(state, life=replace(state.life, sign_at=now))
+    assert isinstance(event, TrainerSpawned)
+    state = replace(state, life=replace(state.life, sign_at=now, pid=event.pid))
     said = _spawned(state, event)
     return state, (said, Arm(Deadline.STARTUP, now + policy.stall.startup_seconds))
 
 
 def on_spawned_late(state: State, event: Event, now: float, policy: Policy) -> Outcome:
     """It runs, but a stop came first and reaches it all the same."""
-    return state, (_spawned(state, event),)
+    assert isinstance(event, TrainerSpawned)
+    return replace(state, life=replace(state.life, pid=event.pid)), (_spawned(state, event),)
 
 
 def _spawned(state: State, event: Event) -> Record:
@@ -58,19 +62,29 @@ def on_step(state: State, event: Event, now: float, policy: Policy) -> Outcome:
     """A step was reported: a life sign, the resume check, and the proof that earlier saves were outlived."""
     assert isinstance(event, StepReported)
     losses = divergence.heard(state.life.losses, event.step, event.loss)
-    life = replace(state.life, reported=event.step, loss=event.loss, losses=losses)
+    again = state.life.moved and event.step == state.life.reported
+    moved = state.life.moved or state.life.reported not in (None, event.step)
+    told = _told(state.life, event)
+    life = replace(state.life, reported=event.step, loss=event.loss, losses=losses, told=told, moved=moved)
     memory = replace(state.memory, reached=max(event.step, state.memory.reached or 0))
     state = replace(state, life=life, memory=memory)
     if losses.diverged:
-        return _end(state, Ending.DIVERGED, now, policy)
+        return end(state, Ending.DIVERGED, now, policy)
     if _is_below_resumed(state, event.step, policy):
         state = replace(state, life=replace(state.life, low_steps=state.life.low_steps + 1))
         if state.life.low_steps < policy.low_steps_max:
             return state, ()
         return _end_ignorer(state, event.step, now, policy)
-    state, armed = _life_sign(state, now, policy)
+    state, armed = (state, ()) if again else stall.life_sign(state, now, policy)
     state, said = _got_past(state, event)
     return notes.joined((*armed, *said), _seal_outlived(state))
+
+
+def _told(life: Life, event: StepReported) -> tuple[tuple[int, float], ...]:
+    """The newest losses by step, those of a snapshot being among them when it is judged."""
+    if event.loss is None or not math.isfinite(event.loss):
+        return life.told
+    return (*life.told[1 - TOLD_MAX :], (event.step, event.loss))
 
 
 def _got_past(state: State, event: StepReported) -> Outcome:
@@ -114,27 +128,21 @@ def _end_ignorer(state: State, step: int | None, now: float, policy: Policy) -> 
         "say with `trainer.resume` how it takes a snapshot, and look at `lastgood list` before the next start",
     )
     said = Record("resume.ignored", {"resumed_step": resumed.step, "reported_step": step})
-    return notes.joined((said,), _end(replace(state, failure=failure), Ending.IGNORED, now, policy))
+    return notes.joined((said,), end(replace(state, failure=failure), Ending.IGNORED, now, policy))
 
 
-def _end(state: State, ending: Ending, now: float, policy: Policy) -> Outcome:
+def end(state: State, ending: Ending, now: float, policy: Policy) -> Outcome:
     """Kill the tree, and look again when it should be dead."""
     state = replace(state, phase=Phase.STOPPING, ending=ending, killed=True)
-    drop = Disarm((Deadline.STARTUP, Deadline.RUNNING, Deadline.EXIT))
+    drop = Disarm((*stall.SILENCES, Deadline.EXIT))
     return state, (drop, KillTree(), Arm(Deadline.GRACE, now + policy.kill_seconds))
 
 
-def _life_sign(state: State, now: float, policy: Policy, checked: bool = True) -> Outcome:
-    life = state.life
-    gap = max(life.gap_seconds, now - life.sign_at) if life.signs else 0.0
-    life = replace(life, signs=life.signs + 1, sign_at=now, gap_seconds=gap, checked=checked)
-    state = replace(state, life=life, phase=Phase.RUNNING)
-    if life.finishing:
-        return state, ()
-    if life.signs < SIGNS_TO_ARM:
-        return state, (Arm(Deadline.STARTUP, now + policy.stall.startup_seconds),)
-    allowed = max(policy.stall.running_seconds, GAP_FACTOR * gap)
-    return state, (Disarm((Deadline.STARTUP,)), Arm(Deadline.RUNNING, now + allowed))
+def on_heartbeat(state: State, event: Event, now: float, policy: Policy) -> Outcome:
+    """A life sign that tells nothing else: what the trainer resumed from is still to be seen."""
+    assert isinstance(event, HeartbeatSeen)
+    state, armed = stall.life_sign(state, now, policy, state.life.checked)
+    return notes.joined(armed, _seal_outlived(state))
 
 
 def _seal_outlived(state: State) -> Outcome:
@@ -152,13 +160,30 @@ def on_snapshot(state: State, event: Event, now: float, policy: Policy) -> Outco
     tells = alive and new and rung.verdict.usable and _was_written_since(state, rung)
     if tells and _is_below_resumed(state, rung.step, policy):
         return _end_ignorer(state, rung.step, now, policy)
-    state, commands = notes.note_snapshot(_without_seal(state, rung.name), rung, policy)
+    commands: tuple[Command, ...] = ()
+    if state.memory.trust is not None:
+        state = hold(state, rung)
+    else:
+        state, commands = notes.note_snapshot(_without_seal(state, rung.name), rung, policy)
     if not alive or not new:
         return state, commands
-    state, armed = _life_sign(state, now, policy, state.life.checked or tells)
+    state, armed = stall.life_sign(state, now, policy, state.life.checked or tells)
     state, seals = _seal_outlived(state)
-    state = _await_seal(state, rung)
-    return notes.joined((*commands, *armed, *seals), _watch_the_end(state, now, policy))
+    if state.memory.trust is None:
+        state = _await_seal(state, rung)
+    return notes.joined((*commands, *armed, *seals), watch_the_end(state, now, policy))
+
+
+def hold(state: State, rung: RungFact) -> State:
+    """The state in which a snapshot waits until it is sure that its trainer was started from good bytes."""
+    others = tuple(one for one in state.life.held if one.name != rung.name)
+    return replace(state, life=replace(state.life, held=(*others, rung)))
+
+
+def take_in(state: State, rung: RungFact, policy: Policy) -> Outcome:
+    """Count a snapshot that was held."""
+    state, commands = notes.note_snapshot(_without_seal(state, rung.name), rung, policy)
+    return _await_seal(state, rung), commands
 
 
 def _is_new(state: State, rung: RungFact) -> bool:
@@ -173,12 +198,12 @@ def _await_seal(state: State, rung: RungFact) -> State:
     return replace(state, life=replace(state.life, unsealed=names))
 
 
-def _watch_the_end(state: State, now: float, policy: Policy) -> Outcome:
+def watch_the_end(state: State, now: float, policy: Policy) -> Outcome:
     """A trainer whose last snapshot is proven has little left to do."""
     if state.life.finishing or policy.final_step is None or (state.memory.high_water or 0) < policy.final_step:
         return state, ()
     finishing = replace(state, life=replace(state.life, finishing=True))
-    drop = Disarm((Deadline.STARTUP, Deadline.RUNNING))
+    drop = Disarm(stall.SILENCES)
     return finishing, (drop, Arm(Deadline.EXIT, now + policy.stall.exit_seconds))
 
 
@@ -189,7 +214,7 @@ def on_sealed(state: State, event: Event, now: float, policy: Policy) -> Outcome
     state, commands = notes.note_snapshot(state, event.rung, policy)
     if state.phase not in LIVE:
         return state, (said, *commands)
-    return notes.joined((said, *commands), _watch_the_end(state, now, policy))
+    return notes.joined((said, *commands), watch_the_end(state, now, policy))
 
 
 def _without_seal(state: State, name: str) -> State:
@@ -200,7 +225,9 @@ def _without_seal(state: State, name: str) -> State:
 def on_gone(state: State, event: Event, now: float, policy: Policy) -> Outcome:
     """Somebody, most likely the trainer's own rotation, took a snapshot away."""
     assert isinstance(event, SnapshotGone)
-    return replace(state, rungs=tuple(rung for rung in state.rungs if rung.name != event.name)), ()
+    held = tuple(rung for rung in state.life.held if rung.name != event.name)
+    rungs = tuple(rung for rung in state.rungs if rung.name != event.name)
+    return replace(state, rungs=rungs, life=replace(state.life, held=held)), ()
 
 
 def on_save_failed(state: State, event: Event, now: float, policy: Policy) -> Outcome:
@@ -213,7 +240,8 @@ def on_save_failed(state: State, event: Event, now: float, policy: Policy) -> Ou
         "errno": event.errno,
         "blocking": event.blocking,
     }
-    return state, (Record("save.failed", fields),)
+    no_room = event.errno if event.errno in NO_ROOM else state.life.no_room
+    return replace(state, life=replace(state.life, no_room=no_room)), (Record("save.failed", fields),)
 
 
 def on_fell_back(state: State, event: Event, now: float, policy: Policy) -> Outcome:
@@ -259,7 +287,9 @@ def on_ending_noted(state: State, event: Event, now: float, policy: Policy) -> O
 def on_deadline(state: State, event: Event, now: float, policy: Policy) -> Outcome:
     """No life sign in time: the trainer is stalled, or finished and will not exit."""
     assert isinstance(event, DeadlinePassed)
+    stage, seconds = str(event.deadline), round(now - state.life.sign_at, 3)
+    evidence = KeepEvidence(state.incarnation, stage, seconds)
     if event.deadline is Deadline.EXIT:
-        return _end(state, Ending.FINISHED, now, policy)
-    fields = {"stage": str(event.deadline), "seconds": round(now - state.life.sign_at, 3)}
-    return notes.joined((Record("trainer.stalled", fields),), _end(state, Ending.STALLED, now, policy))
+        return notes.joined((evidence,), end(state, Ending.FINISHED, now, policy))
+    said = Record("trainer.stalled", {"stage": stage, "seconds": seconds})
+    return notes.joined((said, evidence), end(state, Ending.STALLED, now, policy))

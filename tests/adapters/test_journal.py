@@ -421,3 +421,58 @@ def test_a_reader_that_stands_still_does_not_hold_up_the_supervisor(tmp_path: Pa
     assert took < 5
     assert 301 == len((tmp_path / "events.jsonl").read_bytes().splitlines())
     assert "run.completed" == json.loads(last)["event"]
+
+
+def test_the_file_is_turned_over_at_its_limit(
+    journal: MakeJournal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it had is in events.jsonl.1, in order, and nothing between the two is lost or there twice."""
+    monkeypatch.setattr("supervisor.adapters.journal.EVENTS_BYTES_MAX", 2000)
+    writer = journal()
+    for _ in range(15):
+        writer.write("supervisor.ready", "info", 0, {})
+    older = [json.loads(line) for line in (tmp_path / "events.jsonl.1").read_text().splitlines()]
+
+    assert list(range(1, 16)) == [one["seq"] for one in (*older, *records(tmp_path))]
+    assert 2000 > (tmp_path / "events.jsonl").stat().st_size
+    assert 2000 <= (tmp_path / "events.jsonl.1").stat().st_size < 2400
+
+
+def test_only_the_last_two_files_are_kept(
+    journal: MakeJournal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many records a run writes, they take about twice the limit, and the newest are there without a gap."""
+    monkeypatch.setattr("supervisor.adapters.journal.EVENTS_BYTES_MAX", 2000)
+    writer = journal()
+    for _ in range(200):
+        writer.write("supervisor.ready", "info", 0, {})
+    text = (tmp_path / "events.jsonl.1").read_text() + (tmp_path / "events.jsonl").read_text()
+    seqs = [json.loads(line)["seq"] for line in text.splitlines()]
+
+    assert {"events.jsonl", "events.jsonl.1"} == set(os.listdir(tmp_path))
+    assert list(range(seqs[0], 201)) == seqs
+    assert 0 == writer.lost
+
+
+def test_a_file_that_cannot_be_turned_over_grows_on(
+    journal: MakeJournal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder stands where the older records would go: a record is worth more than a limit."""
+    monkeypatch.setattr("supervisor.adapters.journal.EVENTS_BYTES_MAX", 500)
+    (tmp_path / "events.jsonl.1" / "x").mkdir(parents=True)
+    writer = journal()
+    for _ in range(10):
+        writer.write("supervisor.ready", "info", 0, {})
+
+    assert (list(range(1, 11)), 0) == ([one["seq"] for one in records(tmp_path)], writer.lost)
+
+
+def test_what_is_shown_can_be_changed(journal: MakeJournal) -> None:
+    """From then on, and the file has all of it as before."""
+    stream = io.StringIO()
+    writer = journal(level="error", stream=stream)
+    writer.write("supervisor.ready", "info", 0, {})
+    writer.show_from("info")
+    writer.write("supervisor.ready", "info", 0, {})
+
+    assert [2] == [json.loads(line)["seq"] for line in stream.getvalue().splitlines()]

@@ -413,3 +413,18 @@ def test_no_target_costs_nothing() -> None:
     assert before == (active_count(), tree.members(None, None))
     at.notifier.close()
     assert [] == at.said
+
+
+def test_targets_can_be_changed(desk: Callable[..., Desk], tmp_path: Path, mark: str) -> None:
+    """What waits for one that goes still gets there, one that stays keeps its process, and a new one gets what comes then."""
+    stays, goes, comes = (shell(f"sleep 0.2; cat >> {tmp_path}/{name}") for name in ("stays", "goes", "comes"))
+    at = desk(stays, goes)
+    at.notifier.take(record(1))
+    before = set(at.notifier.pids())
+    at.notifier.change([stays, comes])
+    at.notifier.take(record(2))
+    until(lambda: set(marked(mark)) <= set(at.notifier.pids()) and 1 == len(before & set(at.notifier.pids())))
+    at.notifier.close()
+
+    assert [[1, 2], [1], [2]] == [[one["seq"] for one in lines(tmp_path / name)] for name in ("stays", "goes", "comes")]
+    assert [] == at.heard()

@@ -168,6 +168,24 @@ def test_signals_are_at_their_defaults(children, environment):
     assert (0, 0) == (int(blocked, 16) & ~of_the_c_library, int(ignored, 16) & ~of_the_c_library)
 
 
+@pytest.mark.parametrize(("own", "expected"), [("-500\n", "0"), ("0\n", "0\n"), ("300\n", "300\n")])
+def test_protection_from_the_oom_killer_is_the_supervisors_alone(tmp_path, own, expected):
+    """What a service gave its supervisor so that it outlives its trainer goes no further; what a person took away does."""
+    score = tmp_path / "oom_score_adj"
+    score.write_text(own)
+    exec_shim.give_up_protection(str(score))
+    exec_shim.give_up_protection(str(tmp_path / "not_there"))
+
+    assert expected == score.read_text()
+
+
+def test_a_start_leaves_an_ordinary_score_as_it_is(children, environment):
+    """Only what was lowered is given up: the command has the score that the supervisor has."""
+    own = Path("/proc/self/oom_score_adj").read_text()
+
+    assert own == output_of(spawn(children, environment, "cat", "/proc/self/oom_score_adj"))
+
+
 def test_no_descriptor_is_inherited(children, environment):
     """The child gets /dev/null and its output, and nothing else that the supervisor has open."""
     inheritable = os.open("/dev/zero", os.O_RDONLY)

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,10 @@ from supervisor.core.blame import Blame, Suspect
 from supervisor.core.budget import Budget
 from supervisor.core.divergence import Divergence
 from supervisor.core.memory import Memory
+from supervisor.core.trust import Trust
 from supervisor.errors import AlreadySupervisedError, UsageError
+from supervisor.proc import Identity as ProcessIdentity
+from supervisor.proc import boot_id
 from tests.adapters.waiting import ROOT
 
 HOLD = "import sys; from supervisor.adapters import statefile; statefile.lock(sys.argv[1]); print(flush=True); sys.stdin.read()"
@@ -38,6 +41,7 @@ RUN = RunFile(
         incarnation=3,
         ever_proven=True,
         born_empty=True,
+        losses=((500, 2.5), (480, 2.0)),
         budget=Budget((400.0, 900.0), (900.0,), True),
     ),
     {"ckpt_1.pt": Identity(1, 2, 3, 4)},
@@ -95,6 +99,17 @@ def test_deaths_keep_their_age_over_a_restarted_clock(directory: str) -> None:
     assert Budget((-595.0, -95.0), (-95.0,), True) == found.memory.budget
 
 
+def test_deaths_keep_their_time_while_the_machine_runs(directory: str) -> None:
+    """How long no supervisor ran counts as well, as long as the clock is the same; a time that is yet to come is not believed."""
+    statefile.write_run(directory, replace(RUN, boot=boot_id()), 1000.0)
+    later, earlier = statefile.read_run(directory, 5000.0), statefile.read_run(directory, 900.0)
+
+    assert later is not None
+    assert RUN.memory.budget == later.memory.budget
+    assert earlier is not None
+    assert RUN.memory.budget.fruitless[0] - 100.0 == earlier.memory.budget.fruitless[0]
+
+
 steps = st.none() | st.integers(-1, 2**60)
 times = st.lists(st.integers(0, 10**9).map(float), max_size=5).map(tuple)
 identities = st.builds(Identity, *[st.integers(0, 2**64)] * 4)
@@ -104,12 +119,25 @@ memories = st.builds(
     high_water=steps,
     reached=steps,
     incarnation=st.integers(0, 10**9),
+    open=st.booleans(),
     done=steps,
     ever_proven=st.booleans(),
     born_empty=st.booleans(),
     blame=st.none() | st.builds(Blame, suspects, steps, st.text(), st.integers(1, 9), st.none() | suspects),
     divergence=st.none() | st.builds(Divergence, steps, st.integers(1, 9), steps),
     skip=st.lists(st.tuples(st.integers(0, 2**60), st.integers(0, 2**60)), max_size=3).map(tuple),
+    trust=st.none()
+    | st.builds(
+        Trust,
+        st.text(st.characters(codec=None), min_size=1),
+        st.integers(0, 2**63),
+        st.integers(0, 2**60),
+        st.lists(st.tuples(st.text(st.characters(codec=None), min_size=1), st.integers(0, 2**63)), max_size=3).map(
+            tuple
+        ),
+        st.booleans(),
+    ),
+    losses=st.lists(st.tuples(st.integers(0, 2**60), st.floats(-9, 9)), max_size=3).map(tuple),
     budget=st.builds(Budget, times, times, st.booleans()),
 )
 runs = st.builds(
@@ -118,13 +146,15 @@ runs = st.builds(
     memories,
     st.dictionaries(st.text(st.characters(codec=None), min_size=1), identities, max_size=4),
     st.booleans(),
+    st.none() | st.text(st.characters(codec="ascii")),
+    st.none() | st.builds(ProcessIdentity, st.integers(1, 2**22), st.integers(0, 2**63)),
 )
 
 
 def test_this_test_knows_all_that_a_run_remembers() -> None:
     """What is added to the memory must be written down, and drawn here."""
-    drawn = {"high_water", "reached", "incarnation", "done", "ever_proven", "born_empty", "budget"}
-    drawn |= {"blame", "divergence", "skip"}
+    drawn = {"high_water", "reached", "incarnation", "open", "done", "ever_proven", "born_empty", "budget"}
+    drawn |= {"blame", "divergence", "skip", "losses", "trust"}
 
     assert drawn == {field.name for field in fields(Memory)}
 
@@ -189,6 +219,10 @@ WRONG: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a short identity": changed(foreign={"a.pt": [1, 2, 3]}),
     "an identity of text": changed(foreign={"a.pt": ["1", "2", "3", "4"]}),
     "an identity that is none": changed(foreign={"a.pt": None}),
+    "a trust without a step": changed(trust={"name": "a.pt", "mtime_ns": 1, "left": [], "refuted": False}),
+    "a trust that leaves a word": changed(
+        trust={"name": "a.pt", "mtime_ns": 1, "step": 5, "left": ["b.pt"], "refuted": False}
+    ),
     "a list": lambda content: [content],
     "a number": lambda content: 5,
     "null": lambda content: None,

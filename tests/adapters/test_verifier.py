@@ -150,11 +150,11 @@ def test_a_hint_on_a_file_that_had_been_still_is_no_proof_of_its_end(
 
 
 def test_a_sealed_file_is_judged_at_once(verifier: Verifier, tmp_path: Path) -> None:
-    """What was published with a seal is whole, so it is good or bad without waiting."""
+    """What was published with a seal is whole, so it is good or bad without waiting; bad news is told first."""
     sealed(tmp_path / "ckpt_1.pt")
     flip_bit(sealed(tmp_path / "ckpt_2.pt"), 2)
 
-    assert [("ckpt_1.pt", "healthy"), ("ckpt_2.pt", "corrupt")] == told(verifier)
+    assert [("ckpt_2.pt", "corrupt"), ("ckpt_1.pt", "healthy")] == told(verifier)
     assert [] == told(verifier)
 
 
@@ -840,3 +840,148 @@ def test_what_was_condemned_or_changed_is_not_sealed(
     verifier.judge_ladder()
     assert None is not verifier.seal("step_20.pt")
     assert [] == list(tmp_path.rglob("step_10.pt.json"))
+
+
+def test_an_arrival_is_told_before_it_is_judged(verifier: Verifier, clock: Clock, make_zip: MakeSnapshot) -> None:
+    """Once while it grows and settles, again when it changes after its verdict, and never for what was known before."""
+    seen: list[str] = []
+    make_zip("step_1.pt", 1)
+    verifier.judge_ladder()
+    verifier.arrivals.tell = lambda name, step: seen.append(f"{name} at {step}")
+    told(verifier)
+    assert [] == seen
+
+    path = make_zip("step_2.pt", 2)
+    told(verifier)
+    make_zip("step_2.pt", 2, size=20_000)
+    told(verifier)
+    assert [("step_2.pt", "intact")] == settled(verifier, clock)
+    assert ["step_2.pt at 2"] == seen
+
+    os.utime(path, ns=(5, 5))
+    told(verifier)
+    assert ["step_2.pt at 2"] * 2 == seen
+
+
+def trusted(verifier: Verifier) -> list[str]:
+    """What the ladder gives without a look at the bytes."""
+    found = verifier.judge_ladder()
+    assert isinstance(found, LadderJudged)
+    return [rung.name for rung in found.rungs if rung.trusted]
+
+
+def reread(verifier: Verifier, path: Path, ago: int = 0) -> str | None:
+    """What a second reading says of a file as it was that many nanoseconds before its time."""
+    found = verifier.reread(path.name, path.stat().st_mtime_ns - ago)
+    assert found.reachable
+    return None if found.rung.verdict is None else str(found.rung.verdict.kind)
+
+
+def test_what_was_proven_and_not_touched_since_is_trusted(verifier: Verifier, tmp_path: Path) -> None:
+    """The first look at the ladder reads the bytes; later ones do not, and say so, until anything about the file changes."""
+    path = sealed(tmp_path / "ckpt_1.pt")
+    assert [] == trusted(verifier)
+    assert ["ckpt_1.pt"] == trusted(verifier)
+
+    os.chmod(path, 0o600)
+    assert [] == trusted(verifier)
+    assert ["ckpt_1.pt"] == trusted(verifier)
+
+    seal = tmp_path / "ckpt_1.pt.sha256"
+    seal.write_bytes(seal.read_bytes() + b"# a note\n")
+    assert [] == trusted(verifier)
+
+
+def test_what_a_look_proved_is_trusted(verifier: Verifier, tmp_path: Path) -> None:
+    """A snapshot judged as it arrived needs no reading before a restart; one that is not proven does."""
+    told(verifier)
+    sealed(tmp_path / "ckpt_1.pt")
+    (tmp_path / "ckpt_2.pt").write_bytes(b"")
+    assert [("ckpt_1.pt", "healthy")] == told(verifier)
+
+    assert ["ckpt_1.pt"] == trusted(verifier)
+
+
+def test_another_supervisor_trusts_nothing(make_verifier: Callable[..., Verifier], tmp_path: Path) -> None:
+    """A verdict in the ledger is somebody else's; nor is a copy on a shelf trusted, nor what tells no step."""
+    sealed(tmp_path / "ckpt_1.pt")
+    assert [] == trusted(make_verifier())
+    assert [] == trusted(make_verifier())
+    shelved = make_verifier(has_shelf=True)
+    assert [[], []] == [trusted(shelved), trusted(shelved)]
+    (tmp_path / "ckpt_1.pt").rename(tmp_path / "final.pt")
+    (tmp_path / "ckpt_1.pt.sha256").unlink()
+    bare = make_verifier()
+    assert [[], []] == [trusted(bare), trusted(bare)]
+
+
+def test_a_second_reading_sees_what_a_timestamp_hides(verifier: Verifier, tmp_path: Path) -> None:
+    """Good bytes are good again, bad ones are bad, and a later verdict does not rest on the earlier one."""
+    path = sealed(tmp_path / "ckpt_1.pt")
+    trusted(verifier)
+    assert "healthy" == reread(verifier, path)
+    flip_bit(path, 2)
+    assert "corrupt" == reread(verifier, path)
+    assert [] == trusted(verifier)
+    assert ([("ckpt_1.pt", "corrupt")], set()) == ladder(verifier)
+
+
+def test_other_bytes_are_bad_even_if_nothing_vouches_for_the_first(verifier: Verifier, make_zip: MakeSnapshot) -> None:
+    """Sealed when proven and unsealed now, with other bytes that are whole in themselves: they are not what was trusted."""
+    path = make_zip("step_1.pt", 1)
+    trusted(verifier)
+    times = path.stat()
+    inode_keeping = make_zip("other", 2).read_bytes()
+    with path.open("r+b") as file:
+        file.write(inode_keeping)
+        file.truncate()
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert times.st_size == path.stat().st_size
+    assert "corrupt" == reread(verifier, path)
+    assert None is reread(verifier, path, ago=1)
+
+
+def test_a_second_reading_of_what_is_gone_or_away_says_so(verifier: Verifier, tmp_path: Path) -> None:
+    """A snapshot that was taken away has no verdict; a directory that cannot be read tells nothing at all."""
+    path = sealed(tmp_path / "ckpt_1.pt")
+    mtime_ns = path.stat().st_mtime_ns
+    trusted(verifier)
+    path.unlink()
+    assert None is verifier.reread("ckpt_1.pt", mtime_ns).rung.verdict
+
+    shutil.rmtree(tmp_path)
+    assert not verifier.reread("ckpt_1.pt", mtime_ns).reachable
+    tmp_path.mkdir()
+
+
+def test_bytes_that_are_others_when_they_are_to_be_sealed_are_told_anew(
+    verifier: Verifier, clock: Clock, make_zip: MakeSnapshot
+) -> None:
+    """Rot between the verdict and the seal hides behind the same times; it is found by the digest, and trusted no more."""
+    path = make_zip("step_10.pt", 10)
+    verifier.judge_ladder()
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.seek(before.st_size // 2)
+        byte = file.read(1)[0]
+        file.seek(before.st_size // 2)
+        file.write(bytes([byte ^ 1]))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert [] == told(verifier)
+
+    assert None is verifier.seal("step_10.pt")
+    assert [("step_10.pt", "corrupt")] == settled(verifier, clock)
+
+
+def test_what_could_not_be_read_again_is_not_trusted_next_time(
+    verifier: Verifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second reading that failed leaves a doubt: the next restart reads the bytes first."""
+    path = sealed(tmp_path / "ckpt_1.pt")
+    trusted(verifier)
+    with monkeypatch.context() as patched:
+        patched.setattr(rungs, "verify", lambda path: Verdict(Kind.UNREADABLE, None, "I/O error", errno=errno.EIO))
+        assert "unreadable" == reread(verifier, path)
+
+    assert [] == trusted(verifier)
+    assert ["ckpt_1.pt"] == trusted(verifier)

@@ -36,6 +36,20 @@ def test_five_deaths_without_any_progress_ever_end_the_run() -> None:
     assert [Restart] * 4 + [GiveUp] == [type(one) for one in decisions]
 
 
+@given(lives=st.lists(st.floats(0.0, 10.0), min_size=12, max_size=30))
+def test_a_crash_loop_never_starts_more_than_five_times_in_ten_seconds(lives: list[float]) -> None:
+    """However short the lives without progress are, also of a run that is never given up, the starts thin out."""
+    budget, now, starts = Budget(ever_progressed=True), 0.0, [0.0]
+    for life in lives:
+        budget, decision = spend(budget, LIMITS, now + life, progressed=False)
+        if isinstance(decision, GiveUp):
+            break
+        now += life + decision.delay_seconds
+        starts.append(now)
+
+    assert 5 >= max(len([other for other in starts if one <= other < one + 10]) for one in starts)
+
+
 def test_once_it_progressed_a_run_is_not_given_up_within_ten_minutes() -> None:
     """A flapping disk heals in minutes: the deaths must span ten before the run ends."""
     worked = refill(Budget())

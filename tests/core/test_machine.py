@@ -76,8 +76,11 @@ SAMPLES: dict[type, e.Event] = {
     e.TrainerSpawned: e.TrainerSpawned(1, 4711),
     e.SpawnFailed: e.SpawnFailed(1, "no memory"),
     e.StepReported: e.StepReported(1, 61, 2.5),
+    e.HeartbeatSeen: e.HeartbeatSeen(1),
+    e.SavingChanged: e.SavingChanged(1, True),
     e.SnapshotJudged: e.SnapshotJudged(rung(61)),
     e.SnapshotSealed: e.SnapshotSealed(rung(61)),
+    e.SnapshotReread: e.SnapshotReread(rung(50)),
     e.SnapshotGone: e.SnapshotGone("ckpt_50.pt"),
     e.SaveFailed: e.SaveFailed(1, 61, "ckpt_61.pt", "No space left on device", 28, True),
     e.TrainerFellBack: e.TrainerFellBack(1, 50, "ckpt_40.pt", 40, 1, (e.PassedOver("ckpt_50.pt", "corrupt", "x"),)),
@@ -88,6 +91,7 @@ SAMPLES: dict[type, e.Event] = {
     e.StopRequested: e.StopRequested(15),
     e.PauseRequested: e.PauseRequested(),
     e.ResumeRequested: e.ResumeRequested(),
+    e.SettingsChanged: e.SettingsChanged(),
 }
 
 
@@ -376,11 +380,13 @@ def test_other_fallbacks_excuse_nothing(note: e.TrainerFellBack) -> None:
 
 @pytest.mark.parametrize("phase", sorted(set(Phase) - ENDS))
 def test_a_failed_save_is_said_and_changes_nothing(phase: Phase) -> None:
-    """What the trainer's saving noted is one record, also when it is heard after the trainer's death."""
+    """What the trainer's saving noted is one record, also when heard after the trainer's death; want of room is kept in mind."""
     state = running(phase=phase)
     after, commands = step(state, SAMPLES[e.SaveFailed], 1.0, POLICY)
 
-    assert (state, ["save.failed"]) == (after, names(commands))
+    assert (replace(state, life=replace(state.life, no_room=28)), ["save.failed"]) == (after, names(commands))
+    other = replace(SAMPLES[e.SaveFailed], errno=5)  # type: ignore[type-var]
+    assert state == step(state, other, 1.0, POLICY)[0]
     assert {
         "name": "ckpt_61.pt", "step": 61, "reason": "No space left on device", "errno": 28, "blocking": True,
     } == record(commands, "save.failed")  # fmt: skip
@@ -719,6 +725,21 @@ def test_a_leader_that_survives_sigkill_is_told_once_and_killed_again() -> None:
     assert ["KillTree", "Arm"] == names(commands)
 
 
+def test_whoever_asked_for_it_is_not_kept_waiting_by_what_will_not_die() -> None:
+    """With `--exit-when-stuck` the run ends with 6 as soon as that is known, and starts nothing."""
+    policy = replace(POLICY, exit_when_stuck=True)
+    state, _ = step(running(), e.TrainerExited(1, None, 9), 1.0, policy)
+    state, commands = step(state, e.TreeSwept(1, (77,)), 1.0, policy)
+    assert (Phase.FAILED, [77]) == (state.phase, record(commands, "trainer.stuck")["pids"])
+    assert (6, c.Exit(6)) == (record(commands, "run.failed")["status"], one_of(commands, c.Exit))
+
+    killed = running(phase=Phase.STOPPING, killed=True)
+    state, commands = step(killed, e.DeadlinePassed(e.Deadline.GRACE, 1), 1.0, policy)
+    assert ["trainer.stuck", "Disarm", "SaveMemory", "run.failed", "Exit"] == names(commands)
+    again, commands = step(replace(killed, stuck=True), e.DeadlinePassed(e.Deadline.GRACE, 1), 1.0, policy)
+    assert (Phase.FAILED, ["Disarm", "SaveMemory", "run.failed", "Exit"]) == (again.phase, names(commands))
+
+
 def test_silence_is_a_stall_after_two_life_signs() -> None:
     """The deadline is the larger of the setting and five times the longest gap seen."""
     state = running(life=Life(checked=True, signs=1, sign_at=0.0))
@@ -802,7 +823,7 @@ def test_a_line_that_names_the_final_step_is_no_completion() -> None:
     banner = replace(running(), phase=Phase.RUNNING, life=Life(reported=100, signs=1, checked=True))
     assert "restart.scheduled" in names(died(banner, rung(50), code=0, signal=None)[1])
 
-    told = replace(running(), life=Life(reported=100, signs=9, checked=True))
+    told = replace(running(), life=Life(reported=100, signs=9, moved=True, checked=True))
     assert Phase.COMPLETED is died(told, rung(50), code=0, signal=None)[0].phase
 
 

@@ -3,23 +3,26 @@
 The checkpoint directory is `run` in that folder. The weights of a snapshot say its step and which writing of it this is.
 """
 
+import io
 import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
 from lastgood import hashing
 from lastgood import publish as publishing
 from lastgood.checkpoint import CheckpointManager, save_checkpoint_atomic
+from lastgood.contract import EVENTS_FILE, STATE_DIR
 from lastgood.hashing import file_sha256
 from lastgood.ledger import Ledger
 from lastgood.naming import snapshot_name
 from lastgood.seal import Identity, seal_path
 from lastgood.sealing import seal_snapshot
 from lastgood.verdict import Kind, Proof, Verdict
-from supervisor.adapters import places, statefile
+from supervisor.adapters import journal, places, statefile
 from supervisor.adapters.verifier import Verifier
 from supervisor.core.memory import Memory
 from tests.crash.states import ACKNOWLEDGED
@@ -27,6 +30,7 @@ from tests.crash.states import ACKNOWLEDGED
 NEXT_STEP = 9
 WEIGHTS = 8000  # a snapshot then has several pages, which can be torn apart
 FEW_WEIGHTS = 4000
+EVENTS_BYTES = 4000
 
 Work = Callable[[], object]
 
@@ -218,3 +222,55 @@ def seal_a_folder(folder: str) -> Work:
 
 def remove_a_folder(folder: str) -> Work:
     return lambda: publishing.remove(os.path.join(run_of(folder), FOLDER))
+
+
+def write_wanted(folder: str) -> Work:
+    return lambda: statefile.write_wanted(run_of(folder), "pause")
+
+
+def write_status(folder: str) -> Work:
+    return lambda: statefile.write_status(run_of(folder), {"number": 2, "padding": "x" * 5000})
+
+
+def a_record(folder: str) -> Work:
+    """A record is written, and it is known when it was not."""
+    path = os.path.join(run_of(folder), STATE_DIR, EVENTS_FILE)
+    writer = journal.Journal("run", "the-run", path, "json", "error", io.StringIO())
+
+    def work() -> None:
+        writer.write("supervisor.ready", "info", 0, {"number": 2})
+        if writer.lost:
+            raise RuntimeError("it was lost, and that was counted")
+
+    return work
+
+
+def a_record_that_turns_over(folder: str) -> Work:
+    """The file has reached its limit, so that it is begun anew."""
+    write = a_record(folder)
+
+    def work() -> None:
+        with patch.object(journal, "EVENTS_BYTES_MAX", EVENTS_BYTES):
+            write()
+
+    return work
+
+
+def put_back(folder: str) -> Work:
+    return lambda: places.put_back(run_of(folder), snapshot_name(2))
+
+
+def prune(folder: str) -> Work:
+    """Retention takes a snapshot that the supervisor had sealed."""
+    return lambda: places.prune(run_of(folder), snapshot_name(1))
+
+
+def start_up(folder: str) -> Work:
+    """What a supervisor does to the directory before it looks at it: it finishes what killed ones left."""
+
+    def work() -> None:
+        os.close(statefile.lock(run_of(folder)))
+        places.drop_orphaned_seals(run_of(folder))
+        places.sweep(run_of(folder))
+
+    return work

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -337,6 +338,15 @@ def test_a_foreign_trainers_snapshots_are_not_pruned_unless_asked_for(bench: Ben
     assert [60, 55] == steps[:2]
     assert 40 in steps
     assert len(steps) <= 4  # the last arrival may come too late for another pruning
+
+
+def test_the_best_snapshot_stays(bench: Bench) -> None:
+    """Retention keeps the one with the lowest loss told, beside the newest and the one in use; 0 asks for none."""
+    for best, left in ((1, [10, 20, 25, 30]), (0, [20, 25, 30])):
+        sets = (f"checkpoints.keep={{last: 2, best: {best}}}", "run.final_step=30")
+        assert 0 == bench.run("--steps=30", "--pause=0.05", "--habit=best:10", "--habit=die:22", sets=sets)
+        assert left == sorted(int(path.stem[5:]) for path in bench.directory.glob("*.pt"))
+        shutil.rmtree(bench.directory)
 
 
 def test_the_terminal_going_away_does_not_end_the_run(bench: Bench) -> None:

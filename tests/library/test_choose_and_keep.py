@@ -1,5 +1,6 @@
 """Order, choice and retention: tables and laws."""
 
+import math
 from dataclasses import dataclass, replace
 from itertools import combinations
 from random import Random
@@ -21,8 +22,8 @@ class Rung:
     verdict: Verdict | None = None
 
 
-def rung(step: int | None, kind: Kind | None = Kind.HEALTHY, mtime_ns: int = 0) -> Rung:
-    verdict = None if kind is None else Verdict(kind, None, "")
+def rung(step: int | None, kind: Kind | None = Kind.HEALTHY, mtime_ns: int = 0, loss: float | None = None) -> Rung:
+    verdict = None if kind is None else Verdict(kind, None, "", loss=loss)
     return Rung(f"ckpt_{step}_{mtime_ns}", step, mtime_ns, verdict)
 
 
@@ -30,9 +31,11 @@ USABLE = {Kind.HEALTHY, Kind.INTACT, Kind.UNPROVEN}
 
 verdicts = st.sampled_from([None, *Kind, *[Kind.HEALTHY, Kind.INTACT] * 5])  # good ones are the most, as they should be
 
-directories = st.lists(st.builds(rung, st.none() | st.integers(0, 50), verdicts, st.integers(0, 3)), max_size=12).map(
-    lambda rungs: [replace(one, name=f"{one.name}_{number}") for number, one in enumerate(rungs)]
-)
+losses = st.none() | st.integers(0, 3).map(float)
+
+directories = st.lists(
+    st.builds(rung, st.none() | st.integers(0, 50), verdicts, st.integers(0, 3), losses), max_size=12
+).map(lambda rungs: [replace(one, name=f"{one.name}_{number}") for number, one in enumerate(rungs)])
 """Rungs as a directory holds them: steps and times may be equal, names are not."""
 
 ladders = directories.map(newest_first)
@@ -113,7 +116,7 @@ def test_what_is_not_usable_never_changes_the_choice(ladder: list[Rung], step: i
     assert choose(ladder) == choose(newest_first([*ladder, *others]))
 
 
-keeps = st.builds(Keep, st.integers(2, 5), st.integers(0, 10))
+keeps = st.builds(Keep, st.integers(2, 5), st.integers(0, 10), st.integers(0, 3))
 
 
 @given(ladders, keeps, st.data())
@@ -148,7 +151,7 @@ def test_retention_done_twice_takes_nothing_more(ladder: list[Rung], keep: Keep)
         for r in left
         if r.verdict and r.verdict.proven and not (keep.every and r.step is not None and r.step % keep.every == 0)
     ]
-    assert keep.last >= len(unscheduled)
+    assert keep.last + keep.best >= len(unscheduled)
 
 
 def test_milestones_stay() -> None:
@@ -158,6 +161,55 @@ def test_milestones_stay() -> None:
     assert [None, 5, 15, 25, 35, 45] == [r.step for r in expendable(ladder, Keep(2, every=10))]
 
 
+def kept(ladder: list[Rung], keep: Keep, told: dict[int, float] | None = None) -> list[int | None]:
+    """The steps that stay, newest first."""
+    gone = expendable(ladder, keep, told=told or {})
+    return [one.step for one in ladder if one not in gone]
+
+
+def test_the_best_stay() -> None:
+    """Those with the lowest losses are kept beside the newest; of equal ones the oldest, and an unknown loss is not low."""
+    lost = {1: 3.0, 2: 1.0, 3: None, 4: 1.0, 5: 2.0, 6: 9.0, 7: 9.0}
+    ladder = newest_first([rung(step, loss=loss) for step, loss in lost.items()])
+
+    assert [7, 6, 2] == kept(ladder, Keep(2, best=1))
+    assert [7, 6, 5, 4, 2] == kept(ladder, Keep(2, best=3))
+    assert [7, 6] == kept(ladder, Keep(2))
+
+
+def test_one_of_the_newest_may_be_the_best() -> None:
+    """It is not kept twice, and no other in its stead."""
+    assert [3, 2] == kept(newest_first([rung(1, loss=2.0), rung(2, loss=1.0), rung(3, loss=1.5)]), Keep(2, best=1))
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_not_finite_is_never_the_best(loss: float) -> None:
+    """Neither one that a payload tells nor one that was told; without any other nothing more is kept."""
+    steps = (1, 2, 3, 4)
+    inside = newest_first([rung(step, loss=loss if step == 1 else 1.0) for step in steps])
+
+    assert [4, 3, 2] == kept(inside, Keep(2, best=1))
+    assert [4, 3, 2] == kept(newest_first(map(rung, steps)), Keep(2, best=1), {1: loss, 2: 1.0})
+    assert [4, 3] == kept(newest_first(map(rung, steps)), Keep(2, best=1), {1: loss})
+
+
+def test_only_a_proven_one_is_the_best() -> None:
+    """What is bad, unproven or not judged stays as it is, and takes no place of one that is proven."""
+    others = [rung(step, kind, loss=0.0) for step, kind in enumerate((Kind.UNPROVEN, Kind.POISONED, None))]
+    ladder = newest_first([*others, *(rung(step, loss=9.0 - step) for step in (5, 6, 7, 8))])
+
+    assert [8, 7, 2, 1, 0] == kept(ladder, Keep(2, best=0))
+    assert [8, 7, 6, 2, 1, 0] == kept(ladder, Keep(2, best=3))
+
+
+def test_what_was_told_counts_where_no_payload_tells_a_loss() -> None:
+    """A training loss that was printed is not compared with the validation loss of another snapshot."""
+    plain = newest_first(map(rung, (1, 2, 3, 4)))
+    assert [4, 3, 1] == kept(plain, Keep(2, best=1), {1: 1.0, 2: 2.0, 99: 0.0})
+
+    assert [4, 3, 2] == kept([*plain[:2], rung(2, loss=5.0), plain[3]], Keep(2, best=1), {1: 1.0})
+
+
 def test_what_is_in_use_stays() -> None:
     """A rung that a trainer was resumed from is not given up."""
     ladder = newest_first([rung(step) for step in range(6)])
@@ -165,11 +217,11 @@ def test_what_is_in_use_stays() -> None:
     assert [0, 2] == [r.step for r in expendable(ladder, Keep(3), in_use={"ckpt_1_0"})]
 
 
-@pytest.mark.parametrize(("last", "every"), [(1, 0), (0, 0), (-1, 0), (2, -1)])
-def test_impossible_retention_is_refused_with_the_reason(last: int, every: int) -> None:
+@pytest.mark.parametrize(("last", "every", "best"), [(1, 0, 0), (0, 0, 0), (-1, 0, 0), (2, -1, 0), (2, 0, -1)])
+def test_impossible_retention_is_refused_with_the_reason(last: int, every: int, best: int) -> None:
     """Keeping fewer than two leaves nothing to fall back to, and is refused."""
-    with pytest.raises(ValueError, match=r"nothing to fall back to|number of steps"):
-        Keep(last, every)
+    with pytest.raises(ValueError, match=r"nothing to fall back to|number of s"):
+        Keep(last, every, best)
 
 
 @pytest.mark.parametrize("number", [2.5, "3", None, True])

@@ -7,6 +7,7 @@ import random
 import shutil
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -243,6 +244,31 @@ def test_the_step_inside_is_used_when_the_name_has_none(tmp_path: Path) -> None:
             out.writestr("ck/data.pkl", pickle.dumps({"iter_num": 250}, 2))
 
     assert (250, 5) == (verify(tmp_path / "ckpt.pt").step, verify(tmp_path / "ckpt_5.pt").step)
+
+
+@pytest.mark.parametrize(
+    ("payload", "loss"),
+    [
+        ({"best_val_loss": 1.5}, 1.5),
+        ({"best_val_loss": 1.5, "loss": 2}, 2.0),
+        ({"best_val_loss": 1e9}, None),
+        ({"best_val_loss": 1e9, "loss": -0.5}, -0.5),
+        ({"loss": float("nan"), "best_val_loss": 1.5}, 1.5),
+        ({"loss": float("inf")}, None),
+        ({"loss": float("-inf")}, None),
+        ({"loss": "low"}, None),
+        ({"loss": True}, None),
+        ({}, None),
+    ],
+)
+def test_the_loss_inside_is_told_if_it_is_a_finite_number(
+    tmp_path: Path, payload: dict[str, Any], loss: float | None
+) -> None:
+    """Of the snapshot itself before the best so far; what stands there before the first evaluation is none."""
+    with zipfile.ZipFile(tmp_path / "ckpt.pt", "w") as out:
+        out.writestr("ck/data.pkl", pickle.dumps({"iter_num": 250, **payload}, 2))
+
+    assert (250, loss) == (verify(tmp_path / "ckpt.pt").step, verify(tmp_path / "ckpt.pt").loss)
 
 
 def test_transient_read_errors_are_retried(make_zip: MakeSnapshot, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,7 +152,7 @@ def test_the_ledger_answers_for_an_unchanged_file_only(make_zip: MakeSnapshot, t
     (tmp_path / ".lastgood").mkdir()
     path = make_zip("ckpt_1.pt")
     identity = Identity.of(path.stat())
-    verdict = Verdict(Kind.INTACT, Proof.CRC, "fine", 10, None, 1)
+    verdict = Verdict(Kind.INTACT, Proof.CRC, "fine", 10, None, 1, loss=2.5)
     Ledger(tmp_path, writable=True).put(str(path), identity, verdict, now_ns() + 2 * STILL_NS)
 
     again = Ledger(tmp_path)

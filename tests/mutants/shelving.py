@@ -74,7 +74,7 @@ SHELVING = [
     Mutant(
         "one copy is enough when the disk is short",
         ADAPTER,
-        "            spare = self._expendable(Keep(LEAST_KEPT, self._keep.every))\n",
+        "            spare = self._expendable(Keep(LEAST_KEPT, self._keep.every, self._keep.best))\n",
         "            spare = self._ours()[1:]\n",
         (f"{SHELF}::test_too_little_space_is_said_before_anything_is_written",),
         "Were that one bad, there would be nothing.",

@@ -5,7 +5,12 @@ product learns something whose loss would hurt, a row is added here, and a test 
 """
 
 from tests.mutants.laboratory import Mutant
+from tests.mutants.own_end import OWN_END
 from tests.mutants.shelving import SHELVING
+from tests.mutants.silence import SILENCE
+from tests.mutants.storming import STORMING
+from tests.mutants.trusting import TRUSTING
+from tests.mutants.waiting import WAITING
 
 LIBRARY = "tests/library"
 STATES = "tests/crash/test_states.py::test_no_state_after_a_power_cut_loses_what_was_acknowledged"
@@ -858,8 +863,8 @@ KEEPING = [
     Mutant(
         "what is in use goes",
         "lastgood/keep.py",
-        "        if rung.name not in in_use and not",
-        "        if not",
+        "    kept = {*in_use, *_best(proven, keep.best, told)}\n",
+        "    kept = set(_best(proven, keep.best, told))\n",
         (CHOOSE,),
         "A trainer that is killed while it starts could not be given its snapshot again.",
     ),
@@ -878,6 +883,14 @@ KEEPING = [
         "        for rung in proven[keep.last :]\n",
         (CHOOSE,),
         "A pruning cut short would leave old ones and have taken newer ones.",
+    ),
+    Mutant(
+        "the best go",
+        "lastgood/keep.py",
+        "    kept = {*in_use, *_best(proven, keep.best, told)}\n",
+        "    kept = set(in_use)\n",
+        (CHOOSE,),
+        "What a run was for, its best snapshot, would be gone when it ends.",
     ),
     Mutant(
         "the schedule is ignored",
@@ -981,6 +994,49 @@ ENDING = [
         ("tests/adapters/test_notes.py::test_each_incarnation_begins_with_an_empty_file",),
         "How the trainer before ended would be told as the next one's end.",
     ),
+    Mutant(
+        "what the machine lacks is laid to a snapshot",
+        "supervisor/core/deaths.py",
+        "    if blame.lack(death) is not None:",
+        "    if False:",
+        ("tests/core/test_cases.py::test_what_the_machine_lacks_accuses_no_snapshot",),
+        "A port that another program holds would cost steps, and end the run as `software cannot continue`.",
+    ),
+    Mutant(
+        "a step that is told again is a life sign",
+        "supervisor/core/trainer_life.py",
+        "(state, ()) if again else stall.life_sign(",
+        "stall.life_sign(",
+        ("tests/core/test_cases.py::test_a_step_that_is_told_again_is_no_life_sign",),
+        "A trainer that stands still and prints where would stand for days.",
+    ),
+]
+
+GROUPS = [
+    Mutant(
+        "any SIGKILL is the OOM killer's",
+        "supervisor/core/causes.py",
+        "    if event.oom_kills and _was_killed(event):",
+        "    if _was_killed(event):",
+        ("tests/core/test_out_of_memory.py",),
+        "Somebody's kill would send a person looking for memory that was never short.",
+    ),
+    Mutant(
+        "what hides in the trainer's group is not looked for",
+        "supervisor/adapters/tree.py",
+        "    enclosed = set() if group is None else group.pids()",
+        "    enclosed = set[int]()",
+        ("tests/adapters/test_cgroup.py::test_what_hides_from_all_else_is_found_in_the_group_and_ended",),
+        "A process that wiped its environment would outlive a killed supervisor, and hold the GPU for ever.",
+    ),
+    Mutant(
+        "a trainer is born outside of its group",
+        "supervisor/adapters/process.py",
+        '[*([] if group is None else [group]), "--", *argv]',
+        '["--", *argv]',
+        ("tests/adapters/test_cgroup.py::test_a_command_starts_in_the_group",),
+        "The group would be empty, and a sweep of it end nobody.",
+    ),
 ]
 
 MUTANTS = [
@@ -997,5 +1053,11 @@ MUTANTS = [
     *KEEPING,
     *REMEMBERING,
     *ENDING,
+    *GROUPS,
     *SHELVING,
+    *SILENCE,
+    *STORMING,
+    *TRUSTING,
+    *WAITING,
+    *OWN_END,
 ]

@@ -3,7 +3,7 @@
 import errno
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from lastgood.ledger import SealStamp
 from lastgood.rungs import Rung
 from lastgood.seal import Identity, Seal, SealDamaged
 from lastgood.verdict import Kind, Proof, Verdict
+from supervisor.adapters import space
 from tests.simulator.plan import DIRECTORY, Fault, Style
 
 if TYPE_CHECKING:
@@ -34,7 +35,9 @@ def digest_of(content: int) -> str:
 
 @dataclass
 class File:
-    """One snapshot. `meant` is the content that its writer meant it to have, `holds` the one it has, cut at `size`."""
+    """One snapshot. `meant` is the content that its writer meant it to have, `holds` the one it has, cut at `size`; `made_of` is
+    the one that its writer was resumed from.
+    """
 
     name: str
     step: int
@@ -56,6 +59,8 @@ class File:
     rooted: bool = False
     linked: bool = False
     after_bad_loss: bool = False
+    made_of: "File | None" = None
+    made_at: float = -1.0
 
     @property
     def good(self) -> bool:
@@ -85,6 +90,8 @@ class Disk:
         self.away_until = -1.0
         self.away_errno = errno.EIO
         self.full_until = -1.0
+        self.short_until = -1.0
+        self.trimmed = False
         self.slow_until = -1.0
         self.ledger: dict[str, tuple[Identity, int, Verdict, int]] = {}
         self.ever_held = False
@@ -104,6 +111,10 @@ class Disk:
 
     def is_full(self) -> bool:
         return self._world.now < self.full_until
+
+    def is_short(self) -> bool:
+        """Whether there is too little room for a save, though there may be enough for a text."""
+        return self._world.now < max(self.short_until, self.full_until)
 
     def is_readable(self, file: File) -> bool:
         return not file.forbidden and self._world.now >= file.errors_until
@@ -165,7 +176,7 @@ class Disk:
 
     def heal(self) -> None:
         """No fault lasts."""
-        self.away_until = self.full_until = self.slow_until = -1.0
+        self.away_until = self.full_until = self.short_until = self.slow_until = -1.0
         for file in self.files.values():
             file.errors_until, file.forbidden, file.rooted = -1.0, False, False
 
@@ -184,7 +195,7 @@ class Disk:
 
     def ever_held_one(self, directory: str, pattern: str | None = None) -> bool:
         self.check()
-        if self.files or self.quarantine:
+        if self.files or self.quarantine or self.trimmed:
             return True
         text = self.texts.get(RUN_FILE)
         return text is not None and json.loads(text)["high_water"] is not None
@@ -320,6 +331,25 @@ class Disk:
         self.check()
         self.texts.pop(_key(path), None)
 
+    # -- room ---------------------------------------------------------------------------------------------------------
+
+    def room_for(self, directory: str, size: int, files: int) -> space.Room:
+        """The room for the next save, and what is needed."""
+        self._world.point("room")
+        until = max(self.short_until, self.full_until)
+        self._world.promises.looked_for(Fault.SHORT, until if self.is_short() and not self.is_away() else None)
+        self.check()
+        return space.Room(0 if self.is_short() else 10 * SIZE, None, size + 1, files)
+
+    def trim(self, directory: str, limit_bytes: int, is_enough: Callable[[], bool]) -> Iterator[space.Trimmed]:
+        """Remove from quarantine what is broken for all to see; that there was something is still known."""
+        self.check()
+        for file in [file for file in self.quarantine if self.shows_damage(file)]:
+            self._world.point("trim")
+            self.quarantine.remove(file)
+            self.trimmed = True
+            yield space.Trimmed(file.name, f"{directory}/.lastgood/quarantine/{file.name}", file.size)
+
     # -- places ---------------------------------------------------------------------------------------------------------
 
     def set_aside(self, directory: str, name: str, finding: dict[str, Any]) -> str:
@@ -369,6 +399,15 @@ class Disk:
         self.check()
         self.partials = 0
         return []
+
+    def writers(self, directory: str) -> dict[str, frozenset[int]]:
+        """Who has partials: only a trainer that saves as this software does, and while it is in a save."""
+        self._world.point("partials")
+        self.check()
+        trainer = self._world.trainer
+        if trainer is None or not trainer.saves_visibly:
+            return {}
+        return {"partial": frozenset({trainer.identity.pid})}
 
     def drop_orphaned_seals(self, directory: str) -> list[str]:
         self._world.point("drop seals")

@@ -18,6 +18,9 @@ WAITING = frozenset(
     {
         Fault.USAGE,
         Fault.DIE_SAVING,
+        Fault.STALL_SAVING,
+        Fault.SLOW_SAVE,
+        Fault.QUIET,
         Fault.IGNORE,
         Fault.GARBAGE,
         Fault.WILL_NOT_EXIT,
@@ -65,24 +68,43 @@ def _crash(world: "World", trainer: Trainer, dice: float) -> None:
 
 def _fault_signal(world: "World", trainer: Trainer, dice: float) -> None:
     world.meet(Fault.FAULT_SIGNAL)
+    world.cause = "crashed"
     trainer.die(None, 11)
 
 
 def _kill(world: "World", trainer: Trainer, dice: float) -> None:
     if trainer.kill():
         world.meet(Fault.KILLED)
+        world.cause = "killed"
+
+
+def _starve(world: "World", trainer: Trainer, dice: float) -> None:
+    """The kernel's OOM killer ends it, and its memory group counts that."""
+    if trainer.kill():
+        world.meet(Fault.OUT_OF_MEMORY)
+        world.cause = "out-of-memory"
+        world.oom_kills += 1
 
 
 def _chaos(world: "World", trainer: Trainer, dice: float) -> None:
     (trainer.shell or trainer).chaos = f"f{world.number()}"
     if trainer.kill():
         world.meet(Fault.CHAOS)
+        world.cause = "chaos"
 
 
 def _stall(world: "World", trainer: Trainer, dice: float) -> None:
     if not trainer.finished:
         world.meet(Fault.STALL)
         trainer.stalled = True
+
+
+def _repeat(world: "World", trainer: Trainer, dice: float) -> None:
+    """It stands still, and goes on telling at which step."""
+    if not trainer.finished and trainer.print is not None and trainer.heard > 1:
+        world.meet(Fault.REPEAT)
+        trainer.stalled = True
+        trainer.repeat()
 
 
 def _deafen(world: "World", trainer: Trainer, dice: float) -> None:
@@ -123,8 +145,10 @@ _ON_TRAINER: dict[Fault, Callable[["World", Trainer, float], None]] = {
     Fault.CRASH: _crash,
     Fault.FAULT_SIGNAL: _fault_signal,
     Fault.KILLED: _kill,
+    Fault.OUT_OF_MEMORY: _starve,
     Fault.CHAOS: _chaos,
     Fault.STALL: _stall,
+    Fault.REPEAT: _repeat,
     Fault.DEAF: _deafen,
     Fault.LEAK: _leak,
     Fault.UNKILLABLE: _hold,
@@ -195,8 +219,34 @@ _ON_FILE: dict[Fault, Callable[["World", File, float], None]] = {
 # -- on the rest of the world -------------------------------------------------------------------------------------------
 
 
+def _shorten(world: "World", dice: float) -> None:
+    """Too little room for a save, for a while; and a start that must wait for it."""
+    world.disk.short_until = world.now + 10.0 + 200.0 * dice
+    if (trainer := world.trainer) is not None and dice < 0.7 and trainer.kill():
+        world.cause = "killed"
+
+
+def _lose_gpu(world: "World", dice: float) -> None:
+    """It falls off the bus, and the trainer that used it crashes."""
+    world.gpu_lost_until = world.now + 10.0 + 200.0 * dice
+    if (trainer := world.trainer) is not None:
+        world.cause = "gpu-fault"
+        trainer.die(1, None)
+
+
+def _hold_gpu(world: "World", dice: float) -> None:
+    """The driver does not give back what a killed trainer held."""
+    world.gpu_busy_until = world.now + 10.0 + 200.0 * dice
+    if (trainer := world.trainer) is not None and trainer.kill():
+        world.cause = "killed"
+
+
 def _loop(world: "World", dice: float) -> None:
     world.loops = True
+
+
+def _loop_along(world: "World", dice: float) -> None:
+    world.loops = world.loops_along = True
 
 
 def _fill(world: "World", dice: float) -> None:
@@ -253,7 +303,11 @@ def _remove_lock(world: "World", dice: float) -> None:
 
 _ON_WORLD: dict[Fault, Callable[["World", float], None]] = {
     Fault.CRASH_LOOP: _loop,
+    Fault.DIE_ALONG: _loop_along,
     Fault.FULL: _fill,
+    Fault.SHORT: _shorten,
+    Fault.GPU_LOST: _lose_gpu,
+    Fault.GPU_BUSY: _hold_gpu,
     Fault.AWAY: _take_away,
     Fault.SLOW: _slow_down,
     Fault.WALL_BACK: _set_back,

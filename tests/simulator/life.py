@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from supervisor.adapters import statefile
+from supervisor.core.machine import BrokenInvariantError
 from supervisor.errors import ExitStatus
 from supervisor.runtime import Runtime
 from tests.simulator.plan import DIRECTORY, Plan, drawn
@@ -59,6 +60,8 @@ def live(seed: int, broken_product: AbstractContextManager[None] | None = None) 
             driver.live()
         except BrokenError as error:
             broken = str(error)
+        except BrokenInvariantError as error:
+            broken = f"the invariants hold: {error}"
         except Exception as error:  # noqa: BLE001 - whatever the product raises is a finding
             broken = f"no exception: {type(error).__name__}: {error}"
     history = [" ".join(map(str, what)) for what in world.history]

@@ -9,9 +9,9 @@ from typing import Any
 
 from lastgood import keep, rungs
 from lastgood.verdict import Kind, Proof, Verdict
-from supervisor import directory_side, runtime
+from supervisor import directory_side, forerunner, runtime
 from supervisor.adapters import statefile, verifier
-from supervisor.core import budget, deaths, ending, machine, selecting, trainer_life
+from supervisor.core import budget, causes, deaths, ending, machine, rereading, selecting, trainer_life
 from supervisor.core import commands as c
 from supervisor.core import events as e
 from supervisor.core.state import Phase
@@ -53,7 +53,7 @@ def _second(real: Any) -> Any:
 @contextmanager
 def _second_newest() -> Iterator[None]:
     def all_of_them(real: Any) -> Any:
-        return lambda found, ledger: [rungs.judge(rung, ledger, fresh=True) for rung in found]
+        return lambda found, ledger, **_: [rungs.judge(rung, ledger, fresh=True) for rung in found]
 
     with _replaced(selecting, "choose", _second), _replaced(verifier, "down_to_first_proven", all_of_them):
         yield
@@ -95,7 +95,11 @@ def _silent(real: Any) -> Any:
 
 
 def _all_but_the_newest(real: Any) -> Any:
-    return lambda ladder, limits, in_use=(): [rung for rung in ladder[1:] if rung.verdict and rung.verdict.proven]
+    return lambda ladder, *_: [rung for rung in ladder[1:] if rung.verdict and rung.verdict.proven]
+
+
+def _on_a_full_disk(context: Any) -> Any:
+    return replace(context, obstacle=e.Obstacle.DISK)
 
 
 @contextmanager
@@ -107,7 +111,15 @@ def _on_wall_clock() -> Iterator[None]:
         yield
 
 
+def _confirming(real: Any) -> Any:
+    return lambda state, trust, rung, now, policy: rereading._confirmed(state, rung, now, policy)
+
+
 MUTANTS: dict[str, Mutant] = {
+    "do not count OOM kills": partial(_replaced, causes, "_was_killed", lambda _: lambda event: False),
+    "blame the OOM killer for any SIGKILL": partial(
+        _replaced, deaths, "exit_cause", lambda real: lambda event, context: real(replace(event, oom_kills=1), context)
+    ),
     "choose the second newest": _second_newest,
     "skip verification": partial(_replaced, rungs, "verify", _believing),
     "count a restart as progress": partial(_replaced, budget, "spend", _progressing),
@@ -117,11 +129,30 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "fall back without a record": partial(_replaced, selecting, "_resume_from", _silent),
     "keep only the newest": partial(_replaced, keep, "expendable", _all_but_the_newest),
+    "forget that a supervisor died with its trainer": partial(
+        _replaced, forerunner, "counts", lambda _: lambda *_, announced: False
+    ),
+    "lay an injected fault to the run": partial(
+        _replaced, forerunner, "counts", lambda real: lambda *what, announced: real(*what, announced=False)
+    ),
     "give up at the first death": partial(_replaced, budget, "_is_spent", lambda _: lambda *_: True),
     "take any exit with 0 for the end": partial(_replaced, deaths, "_finished", lambda _: lambda *_: True),
     "skip the resume check": partial(_replaced, trainer_life, "_is_below_resumed", lambda _: lambda *_: False),
+    "take a save for silence": partial(_cell, e.SavingChanged, Phase.RUNNING, lambda _: lambda state, *_: (state, ())),
+    "do not hear a heartbeat": partial(_cell, e.HeartbeatSeen, Phase.RUNNING, lambda _: lambda state, *_: (state, ())),
     "do not heed a stop": partial(_cell, e.StopRequested, Phase.RUNNING, lambda _: ending.on_stop_again),
     "do not heed a pause": partial(_replaced, runtime.Runtime, "_read_wish", lambda _: lambda self: None),
     "trust the wall clock": _on_wall_clock,
+    "start whatever stands in the way": partial(_replaced, selecting, "_start_or_wait", lambda _: selecting._go_on),
+    "lay a crash to the disk by its words": partial(
+        _replaced, deaths, "exit_cause", lambda real: lambda death, context: real(death, _on_a_full_disk(context))
+    ),
+    "never read again what was trusted": partial(
+        _replaced,
+        deaths,
+        "reread",
+        lambda _: lambda state: (replace(state, memory=replace(state.memory, trust=None)), ()),
+    ),
+    "confirm whatever was trusted": partial(_replaced, rereading, "_refuted", _confirming),
     "never write run.json": partial(_replaced, statefile, "write_run", lambda _: lambda *_: None),
 }

@@ -19,12 +19,18 @@ class Fault(StrEnum):
     CRASH = "crash"
     FAULT_SIGNAL = "fault-signal"
     KILLED = "killed"
+    OUT_OF_MEMORY = "out-of-memory"
     CHAOS = "chaos"
     CRASH_LOOP = "crash-loop"
+    DIE_ALONG = "takes-its-supervisor-along"
     USAGE = "usage"
     STALL = "stall"
+    REPEAT = "repeats-its-step"
     DEAF = "ignores-sigterm"
     DIE_SAVING = "dies-while-saving"
+    STALL_SAVING = "stalls-while-saving"
+    SLOW_SAVE = "saves-slowly"
+    QUIET = "says-nothing-but-beats"
     LEAK = "leaks-children"
     UNKILLABLE = "unkillable"
     DIVERGE = "diverges"
@@ -41,11 +47,15 @@ class Fault(StrEnum):
     SEAL_LOST = "seal-lost"
     SEAL_GARBLED = "seal-garbled"
     FULL = "full"
+    SHORT = "short-of-room"
     READ_ERROR = "read-error"
     FORBIDDEN = "forbidden"
     AWAY = "directory-away"
     STUCK_RUNG = "cannot-be-moved"
     SLOW = "slow"
+    # the GPU
+    GPU_LOST = "gpu-lost"
+    GPU_BUSY = "gpu-busy"
     # clocks and watching
     WALL_BACK = "wall-clock-back"
     WALL_AHEAD = "wall-clock-ahead"
@@ -74,10 +84,12 @@ WEIGHTS = {
     Fault.SPAWN_REFUSED: 2.0,
     Fault.FORBIDDEN: 2.0,
     Fault.STUCK_RUNG: 2.0,
+    Fault.SLOW_SAVE: 3.0,
+    Fault.STALL_SAVING: 2.0,
 }
 """How often a kind is drawn, where that is not 1."""
 
-OF_SEALED = frozenset({Fault.FALL_BACK, Fault.SEAL_LOST, Fault.SEAL_GARBLED})
+OF_SEALED = frozenset({Fault.SLOW_SAVE, Fault.FALL_BACK, Fault.SEAL_LOST, Fault.SEAL_GARBLED})
 """What only a trainer can meet that seals and verifies; `GARBAGE` is what only others print."""
 
 COME_ALONG = frozenset({"unsynced-lost", "torn-save", "save-failed", "memory-not-saved", "set-aside-refused"})
@@ -184,6 +196,7 @@ def _settings(style: Style, resume: str, keep: int | None, every: int, final_ste
                 "preset": "lastgood" if sealed else "command",
                 "resume": resume,
                 "grace_seconds": 20.0,
+                "heartbeat": "beat",
             },
             "checkpoints": {
                 "dir": DIRECTORY,
@@ -197,7 +210,7 @@ def _settings(style: Style, resume: str, keep: int | None, every: int, final_ste
                 "window_seconds": 3600.0,
                 "backoff_seconds": [1.0, 60.0],
             },
-            "stall": {"startup_seconds": 60.0, "running_seconds": 45.0, "exit_seconds": 20.0},
+            "stall": {"startup_seconds": 60.0, "running_seconds": 45.0, "saving_seconds": 150.0, "exit_seconds": 20.0},
         }
     )
 

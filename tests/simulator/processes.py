@@ -1,5 +1,7 @@
 """The fake trainer and what it leaves behind: it loads, steps, prints, saves, and breaks as it is told to."""
 
+import errno
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
 ROTATED = 3  # snapshots that a trainer keeps which removes its own
 SAVE_FAILURES_MAX = 3
+BEATS = 20  # of a trainer that says nothing for a while
+BEAT_SECONDS = 5.0
 HEARD_MIN = 3  # steps that prove a resume ignored, whatever a banner may have said
 
 
@@ -75,6 +79,7 @@ class Trainer(Process):
         self.shell = shell
         self.resumed: int | None = None
         self.uses: str | None = None
+        self.origin: File | None = None
         self.step = 0
         self.asked = False
         self.stalled = False
@@ -86,10 +91,12 @@ class Trainer(Process):
         self.skipping: int | None = None
         self.finished = False
         self.saving: File | None = None
+        self.saves_since = 0.0
+        self.last_words = ""
         self.print: Callable[[int, float | None], None] | None = None
         self._looped = False
         self._failures = 0
-        self._heard = 0
+        self.heard = 0
         self._pace = 1.0 + 2.0 * world.random.random()
         self._in_save = False
         world.after(0.5 + 3.0 * world.random.random(), self._load)
@@ -165,6 +172,7 @@ class Trainer(Process):
         if world.take(Fault.GARBAGE) and self.print is not None and world.may_print_banner:
             self.print(0, None)
         self.resumed, self.uses, self.step = found.step, found.name, found.step
+        self.origin = found
         return True
 
     def _take_verified(self, found: File) -> bool:
@@ -186,6 +194,7 @@ class Trainer(Process):
             self._ignore(good)
             return True
         self.resumed, self.uses, self.step = good.step, good.name, good.step
+        self.origin = good
         return True
 
     def _ignore(self, file: File) -> None:
@@ -196,11 +205,18 @@ class Trainer(Process):
         world = self.world
         if self.stalled:
             return
+        if world.take(Fault.QUIET):
+            for number in range(BEATS):
+                self._soon(BEAT_SECONDS * number, world.beat)
+            self._soon(BEAT_SECONDS * BEATS, self._tick)
+            return
         self.step += 1
         if world.loops and self.step > (self.resumed or 0) + 1:
-            world.meet(Fault.CRASH_LOOP)
+            world.meet(Fault.DIE_ALONG if world.loops_along else Fault.CRASH_LOOP)
             self._looped = True
             self.die(1, None)
+            if world.loops_along:
+                world.die_along()
             return
         loss: float | None = 2.0
         if self.diverging or (world.diverges_at is not None and self.step >= world.diverges_at > (self.skipping or -1)):
@@ -208,7 +224,7 @@ class Trainer(Process):
             loss = float("nan")
         if self.print is not None:
             self.print(self.step, loss)
-            self._heard += 1
+            self.heard += 1
         self.bad_losses = self.bad_losses + 1 if loss != loss else 0
         if self.bad_losses == 2:
             world.meet(Fault.DIVERGE)
@@ -221,15 +237,23 @@ class Trainer(Process):
         else:
             self._soon(self._pace, self._tick)
 
+    def repeat(self) -> None:
+        """Tell the step once more, and again and again."""
+        if self.print is not None:
+            self.print(self.step, 2.0)
+        self._soon(self._pace, self.repeat)
+
     # -- saving -------------------------------------------------------------------------------------------------------
 
     def _save(self) -> None:
         world = self.world
-        if self.ignores and self._heard >= HEARD_MIN and self.ignored_step > HEARD_MIN:
+        if self.ignores and self.heard >= HEARD_MIN and self.ignored_step > HEARD_MIN:
             world.promises.ignored_for_long(self)
-        self._in_save = True
+        self._in_save, self.saves_since = True, world.now
         try:
             world.disk.check(writing=True)
+            if world.disk.is_short():
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             self._failed(error)
             return
@@ -238,7 +262,18 @@ class Trainer(Process):
             world.hint(self._name)
         if world.take(Fault.DIE_SAVING):
             self._soon(0.3, lambda: self.die(None, 9))
-        self._soon(0.2 + 2.0 * world.random.random(), self._saved)
+        seconds = 0.2 + 2.0 * world.random.random()
+        if world.take(Fault.SLOW_SAVE):
+            seconds += 40.0 * seconds
+        if world.take(Fault.STALL_SAVING):
+            self.stalled = True
+            return
+        self._soon(seconds, self._saved)
+
+    @property
+    def saves_visibly(self) -> bool:
+        """Whether there is a partial of this software's whose writer it is."""
+        return self._in_save and self.world.plan.style is Style.SEALED
 
     @property
     def _name(self) -> str:
@@ -254,7 +289,7 @@ class Trainer(Process):
         else:
             world.disk.finish(file)
         self.saving, self._in_save, self._failures = None, False, 0
-        file.after_bad_loss = self.bad_losses > 0
+        file.after_bad_loss, file.made_of, file.made_at = self.bad_losses > 0, self.origin, world.now
         whole = file
         world.after(20.0, lambda: setattr(whole, "durable", True))
         world.hint(file.name)
@@ -266,6 +301,9 @@ class Trainer(Process):
         world = self.world
         world.meet("save-failed")
         self._in_save, self.saving = False, None
+        if error.errno == errno.ENOSPC:
+            world.no_room = True
+            self.last_words = f"OSError: [Errno {error.errno}] {error.strerror}"
         if world.plan.style is not Style.SEALED:
             self.die(1, None)
             return

@@ -3,14 +3,17 @@
 What nobody could know is no broken promise: damage done to a snapshot after it was last read.
 """
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from lastgood.choose import newest_first
+from lastgood.contract import RUN_FILE
 from lastgood.verdict import Verdict
 from supervisor.errors import ExitStatus
 from supervisor.records import CATALOGUE
 from tests.simulator.disk import File
+from tests.simulator.plan import Fault
 from tests.simulator.processes import Trainer
 
 if TYPE_CHECKING:
@@ -19,11 +22,22 @@ if TYPE_CHECKING:
 STOP_MARGIN_SECONDS = 120.0  # within which something else may have held it up
 PAUSE_SECONDS = 110.0  # after which a pause must have come about
 TURNS_MAX = 60_000
+REREAD_SECONDS = 2.0  # by which a second reading may have begun before the start
 IDLE_TURNS_MAX = 2_000  # in a row in which no time passes
+SILENCE_SECONDS = 60.0  # the longer of the deadlines that a save replaces
+SLOW_SECONDS = 60.0  # for which a look may take longer than that
 LIMIT = 4  # `restarts.without_progress`
 ROLLBACKS = 3  # `divergence.rollbacks`
 SPAN_SECONDS = 600.0  # as the core has it
 SLACK_SECONDS = 200.0  # between a death and the decision about it
+OURS = frozenset({"stopped", "stalled", "resume-ignored", "resume-refuted", "diverged", "completed", "chaos"})
+"""Causes that say what the supervisor was about when the trainer died."""
+CALLED_OFF = "it was called off before it began"
+WAIT_SECONDS = 60.0  # within which a start follows when nothing stands in its way any more
+GUARDED = (Fault.SHORT, Fault.GPU_LOST, Fault.GPU_BUSY)
+WAITS = {"disk.low": Fault.SHORT, "gpu.lost": Fault.GPU_LOST, "gpu.busy": Fault.GPU_BUSY}
+OVER = frozenset({"disk.freed", "gpu.back"})
+"""Records that say what a start waits for, and those that say it no longer does."""
 END_STATUSES = frozenset({0, 2, 3, 4, 5, 130, 143})
 
 
@@ -36,17 +50,23 @@ PROMISES = frozenset(
         "good ones stay",
         "one record a fallback",
         "records are documented",
+        "the cause named is the real one",
+        "a start waits for room and GPU",
+        "a wait ends",
         "only promised ends",
         "nothing left alive",
         "never give up while it progresses",
         "never loop without progress",
+        "chaos spends nothing",
         "a resume that is ignored is seen",
         "a trainer that goes on is left alone",
+        "a save has its own deadline",
         "a stop is heeded",
         "a pause is heeded",
         "the loop sleeps",
         "what is done stays done",
         "progress after the storm",
+        "the invariants hold",
     }
 )
 """What can be broken, by name."""
@@ -79,7 +99,21 @@ class Promises:
         """Names and times of snapshots that the supervisor said it suspects: an older one may be tried."""
         self.above: int | None = None
         """Snapshots of later steps may be passed over once: the supervisor said that the run had diverged after it."""
+        self.trusted: File | None = None
+        """What the last trainer was started from without a look at its bytes, until they were read again."""
+        self.idle_since = -1.0
+        """Since when no trainer has lived."""
+        self._refuted: list[File] = []
+        self._reread_early: File | None = None
+        self._started_at = -1.0
+        self._held: list[tuple[float, int, int]] = []
+        self._waited_until: float | None = None
+        self._resumed_at = -1.0
+        self._in_the_way: dict[Fault, float | None] = {}
+        """Of what stands in the way of a start: until when, as the last look found; None where nothing did."""
         self._failure = ""
+        self._forerunner: int | None = None
+        """The supervisor that wrote run.json last when the present one began."""
         self.refusals = 0
         """How often a snapshot could not be set aside, in this supervisor's life."""
         self._fallbacks: list[Mapping[str, Any]] = []
@@ -100,8 +134,12 @@ class Promises:
         self.allow_fresh = allow_fresh
         self._fallbacks, self._moved = [], []
         self._proven = []
-        self.loop_deaths = self.loop_deaths[:-1]  # the last one may have been that of both
+        self._forerunner = self._world.told_supervisor
+        if self._world.wants_pause or self._forerunner in self._world.announced:
+            self.loop_deaths = self.loop_deaths[:-1]  # the last one may have been that of both, and spends nothing
         self._turns = self.refusals = 0
+        self._in_the_way, self._waited_until = {}, None
+        self.idle_since = self._world.now
 
     def turned(self) -> None:
         """The loop has come round."""
@@ -120,10 +158,10 @@ class Promises:
         self.keep("records are documented", event in CATALOGUE, event)
         expected = set(CATALOGUE[event].fields)
         self.keep("records are documented", set(fields) == expected, f"{event}: {sorted(set(fields) ^ expected)}")
+        self._check_spent(event, fields)
+        self._check_end(event, fields)
         if event == "fallback.chosen" and fields["by"] == "supervisor":
             self._fallbacks.append(fields)
-        elif event == "trainer.stalled":
-            self._check_stall()
         elif event == "run.started_over":
             self.high_water, self.proven_ever = None, False
         elif event == "snapshot.rejected" and fields["verdict"] == "poisoned":
@@ -136,13 +174,54 @@ class Promises:
             self.suspects = {one for one in self.suspects if one[0] != fields["name"]}
         elif event == "trainer.diverged":
             self.above = fields["finite_step"]
+        elif event in ("resume.confirmed", "resume.refuted"):
+            self._reread(event == "resume.confirmed", fields)
+        elif event == "trainer.progressed":
+            self.keep("never from a bad snapshot", self.trusted is None, "progress of a trainer started on trust")
         elif event == "run.failed":
             self._failure = fields["reason"]
+        if event == "fallback.chosen" and fields["by"] == "trainer" and self.trusted is not None:
+            noticed = any(one["name"] == self.trusted.name for one in fields["rejected"])
+            self.trusted = None if noticed else self.trusted
+            self._let_go()
+
+    def _reread(self, confirmed: bool, fields: Mapping[str, Any]) -> None:
+        """The supervisor says what a second reading has shown."""
+        name = fields["name"]
+        disk = self._world.disk
+        found, self.trusted = self.trusted, None
+        if found is None:  # the reading was faster than the start
+            found = self._reread_early = disk.files.get(name)
+        stale = self._world.memory_is_stale
+        if found is None or found.name != name:
+            self.keep("never from a bad snapshot", found is None or stale, f"{name} was not on trust")
+            return
+        if confirmed:
+            long_bad = self._could_be_known_bad(found) and found.harmed_at < self._started_at - REREAD_SECONDS
+            there = disk.files.get(name) is found
+            self.keep("never from a bad snapshot", not (there and long_bad), f"{name} confirmed")
+            self._let_go()
+            return
+        self.keep("good ones stay", not found.good or fields["verdict"] == "unreadable", f"{name} refuted")
+        self._held = []
+        there_now = (*disk.files.values(), *disk.quarantine)
+        self._refuted += [one for one in there_now if one.made_of is found and one.made_at >= self._started_at]
+
+    def _let_go(self) -> None:
+        if self.trusted is None:
+            self._proven += [(self._world.now, step, spawns) for _, step, spawns in self._held]
+            self._held = []
+
+    def _check_spent(self, event: str, fields: Mapping[str, Any]) -> None:
+        lost = event in ("restart.scheduled", "restart.refused") and fields["cause"] == "supervisor-lost"
+        announced = self._forerunner in self._world.announced
+        self.keep("chaos spends nothing", not (lost and announced), f"supervisor {self._forerunner} was to be killed")
 
     def verdict(self, file: File, verdict: Verdict) -> None:
         """A snapshot was read whole, and judged. That is known once the loop has come round."""
         if verdict.proven and not file.after_bad_loss:
-            self._proven.append((self._world.now, file.step, self.spawns))
+            known = self._proven if self.trusted is None else self._held
+            known.append((self._world.now, file.step, self.spawns))
 
     def _take_in(self) -> None:
         for at, step, spawns in self._proven:
@@ -157,6 +236,7 @@ class Promises:
     def died(self, in_loop: bool = False) -> None:
         """An incarnation ended, or could not be started."""
         self.deaths.append(self._world.now)
+        self.idle_since = self._world.now
         if in_loop and not self._world.dead:
             self.loop_deaths.append(self._world.now)
 
@@ -176,10 +256,63 @@ class Promises:
         made = not paused or excused or held or not world.living
         self.keep("a pause is heeded", made, "it was asked to pause, and a trainer still runs")
 
-    def _check_stall(self) -> None:
-        trainer = self._world.trainer
+    def _check_stall(self, stage: str) -> None:
+        world, trainer = self._world, self._world.trainer
+        if trainer is not None and world.now - trainer.saves_since < 2 * SILENCE_SECONDS:
+            disk = world.disk
+            if max(disk.slow_until + SLOW_SECONDS, disk.away_until, world.paused_until) > trainer.saves_since:
+                return  # nobody could see the save
+        if trainer is not None and trainer.saves_visibly:
+            since = trainer.saves_since
+            right = stage == "saving" or world.now <= since + SILENCE_SECONDS
+            self.keep("a save has its own deadline", right, f"it was called stalled in {stage}")
         lives = trainer is not None and not trainer.stalled and trainer.print is not None and not trainer.finished
         self.keep("a trainer that goes on is left alone", not lives, "it was called stalled")
+
+    def _check_end(self, event: str, fields: Mapping[str, Any]) -> None:
+        """Why a trainer is ended, or has ended."""
+        if event == "trainer.stalled":
+            self._check_stall(fields["stage"])
+        elif event == "trainer.exited":
+            self._check_cause(fields["cause"])
+
+    def _check_cause(self, named: str) -> None:
+        """What a trainer died of is said, unless the supervisor was about to end it."""
+        real = self._world.cause
+        of_machine = self._bears_marks(named)
+        unseen = real == "gpu-fault" and named == "crashed" and not self._bears_marks(real)
+        right = named == real or (real == "killed" and named == "crashed" and self._world.plan.shell)
+        known = right or of_machine or unseen or real is None or named in OURS
+        self.keep("the cause named is the real one", known, f"{named}, and it was {real}")
+        made_up = named == "out-of-memory" and real != named
+        made_up = made_up or (named in ("out-of-disk", "gpu-fault") and not of_machine)
+        self.keep("the cause named is the real one", not made_up, f"{named}, and it was {real}")
+
+    def _bears_marks(self, named: str) -> bool:
+        """Whether the machine, as it was looked at, says what a death is put down to."""
+        low = self._in_the_way.get(Fault.SHORT) is not None and self._world.no_room
+        lost = self._in_the_way.get(Fault.GPU_LOST) is not None
+        return (named == "out-of-disk" and low) or (named == "gpu-fault" and lost)
+
+    def looked_for(self, what: Fault, until: float | None) -> None:
+        """The supervisor has looked for something that may stand in the way of a start; `until` is when it is over."""
+        self._in_the_way[what] = until
+        if until is not None:
+            self._waited_until = max(until, self._waited_until or until)
+
+    def waits(self, event: str, fields: Mapping[str, Any]) -> None:
+        """A record was written that may say what a start waits for, or that it no longer does."""
+        world, what = self._world, WAITS.get(event)
+        if not world.living and what is not None:
+            world.meet(what)
+        if event == "trainer.exited" and CALLED_OFF in fields["last_lines"]:
+            self._fallbacks, self._moved = [], []  # that start was decided, and the next one is decided anew
+        if event == "run.resumed":
+            self._resumed_at = world.now
+        if event in OVER and (over := self._waited_until) is not None:
+            held_up = (world.healed_at, world.disk.slow_until, world.disk.away_until, world.paused_until)
+            excuse = max(over, self._resumed_at, *held_up)
+            self.keep("a wait ends", world.now - excuse < WAIT_SECONDS, f"{world.now - excuse:.0f} s after its reason")
 
     def ignored_for_long(self, trainer: Trainer) -> None:
         """A trainer that ignored its snapshot has said so with several steps, and is about to save."""
@@ -197,11 +330,37 @@ class Promises:
         alive = [one.identity.pid for one in world.living]
         self.keep("never two trainers", not alive, f"a start while {alive} live")
         self._check_loop()
+        blocked = [str(one) for one in GUARDED if self._in_the_way.get(one, 0.0) is not None]
+        self.keep("a start waits for room and GPU", not blocked, f"a start in spite of {blocked}")
+        self._in_the_way, self._waited_until = {}, None
         paused = world.wants_pause and world.paused_at <= world.now - PAUSE_SECONDS
         self.keep("a pause is heeded", not paused or world.paused_until > world.now - 10.0, "a start in a pause")
+        resolved = self.trusted is None or world.memory_is_stale
+        self.keep("never from a bad snapshot", resolved, "a start, and the last one's bytes were not read again")
+        self.trusted = None
         if world.plan.resume != "never":
             self._check_choice(None if name is None else self._found(name))
+            file = world.disk.files.get(name or "")
+            early, self._reread_early = self._reread_early, None
+            self.trusted = file if file is not None and file is not early and self._is_on_trust(file) else None
         self._fallbacks, self._moved, self.above = [], [], None
+        self._started_at = world.now
+
+    def _is_on_trust(self, file: File) -> bool:
+        """Whether a start does without reading the bytes, which run.json must know by now."""
+        noted = self._noted_trust() is not None
+        unread = file.read_at <= self.idle_since
+        known = noted or not unread or self._world.memory_is_stale
+        self.keep("never from a bad snapshot", known, f"{file.name} was not read, and run.json does not know that")
+        return noted or unread
+
+    def _noted_trust(self) -> Any:
+        return json.loads(self._world.disk.texts.get(RUN_FILE, "{}")).get("trust")
+
+    def _is_being_reread(self, file: File) -> bool:
+        """Whether a reading that is meant to go on beside the trainer was a moment earlier, and is not told yet."""
+        noted = self._noted_trust()
+        return noted is not None and noted["name"] == file.name and self._world.now - file.read_at < REREAD_SECONDS
 
     def _check_loop(self) -> None:
         """Deaths without progress end the run: at once if it never progressed, else when they span long enough."""
@@ -228,7 +387,10 @@ class Promises:
             legal = self.allow_fresh or not self.proven_ever or self._world.memory_is_stale
             self.keep("never start over in silence", legal, "there were proven ones")
             return
-        self.keep("never from a bad snapshot", not self._could_be_known_bad(file), file.name)
+        known_bad = self._could_be_known_bad(file) and not self._is_being_reread(file)
+        self.keep("never from a bad snapshot", not known_bad, file.name)
+        refuted = any(one is file for one in self._refuted) and not self._world.memory_is_stale
+        self.keep("never from a bad snapshot", not refuted, f"{file.name} was made of bad bytes")
         newer = [one for one in self._above(file) if one.name in self._world.disk.seen]
         if best is not None:
             older = newest_first([best, file])[0] is best and best is not file
@@ -250,7 +412,8 @@ class Promises:
 
     def _is_doubted(self, file: File) -> bool:
         """Whether the supervisor has said why it would not use a snapshot whose bytes are good."""
-        return (file.name, file.mtime_ns) in self.suspects or (self.above is not None and file.step > self.above)
+        poisoned = (self.above is not None and file.step > self.above) or any(one is file for one in self._refuted)
+        return poisoned or (file.name, file.mtime_ns) in self.suspects
 
     def _above(self, file: File) -> list[File]:
         ladder = newest_first([*self._world.disk.files.values(), *self._moved])
@@ -261,9 +424,12 @@ class Promises:
         moved = [one for one in self._moved if newest_first([one, file])[0] is one]
         passed = len({one.name for one in [*newer, *moved]})
         told = [one for one in self._fallbacks if one["chosen"] == file.name]
-        self.keep(
-            "one record a fallback", len(told) == (passed > 0), f"{len(told)} records, {passed} passed by {file.name}"
-        )
+        covered = {one["name"] for said in self._fallbacks for one in said["rejected"]}
+        gone_before = not newer and covered.issuperset(
+            one.name for one in moved
+        )  # and then another could be read again
+        kept = len(told) == (passed > 0) or (not told and gone_before)
+        self.keep("one record a fallback", kept, f"{len(told)} records, {passed} passed by {file.name}")
         if told:
             said = (told[0]["chosen_step"], told[0]["depth"])
             right = said == (file.step, passed) or len(self._fallbacks) > 1
@@ -283,6 +449,7 @@ class Promises:
     def pruned(self, file: File) -> None:
         """Retention takes a snapshot."""
         world = self._world
+        self.keep("good ones stay", self.trusted is None, f"{file.name} was pruned while a trainer runs on trust")
         keep = world.plan.keep if world.plan.keep is not None else 3
         self.keep("good ones stay", world.prunes, f"{file.name} was pruned from a trainer that rotates its own")
         believed = [one for one in newest_first(world.disk.files.values()) if self._is_believed(one)]

@@ -17,7 +17,7 @@ from typing import Any
 
 from lastgood import contract, rungs
 from lastgood.ledger import SealStamp
-from supervisor import directory_side, runtime, trainer_side
+from supervisor import arrivals, directory_side, forerunner, hindrances, memory_side, runtime, trainer_side
 from supervisor.adapters import statefile, verifier
 from supervisor.adapters.process import Exit
 from supervisor.core import events as e
@@ -67,23 +67,40 @@ def _table(world: World) -> list[tuple[Any, dict[str, Any]]]:
                 "os": system,
                 "signal": _signals(world),
                 "become_subreaper": lambda: world.point("subreaper"),
+                "proc": SimpleNamespace(boot_id=lambda: str(world.boot), identity_of=world.supervisor_identity),
                 "Verifier": partial(verifier.Verifier, clock=world.monotonic),
+            },
+        ),
+        (memory_side, {"time": clock, "Worker": made}),
+        (
+            forerunner,
+            {
+                "faults": SimpleNamespace(aimed_at=partial(_aimed_at_supervisor, world)),
+                "proc": SimpleNamespace(boot_id=lambda: str(world.boot)),
             },
         ),
         (
             trainer_side,
             {
+                "time": clock,
                 "os": system,
                 "select": SimpleNamespace(poll=partial(Poll, world), POLLIN=select.POLLIN),
                 "Child": SimpleNamespace(spawn=partial(_spawn, world)),
                 "OutputDrain": partial(Drain, world),
                 "Notes": partial(Notes, world),
+                "Heartbeat": partial(Heartbeat, world),
                 "Worker": made,
                 "tree": SimpleNamespace(sweep=partial(_sweep, world), members=partial(_members, world)),
                 "is_alive": partial(_is_alive, world),
+                "stalled": SimpleNamespace(heading=lambda *_: "", keep_evidence=partial(_keep_evidence, world)),
                 "reap_orphans": lambda keep: world.point("reap"),
                 "snapshot": dict,
                 "faults": SimpleNamespace(aimed_at=partial(_aimed_at, world)),
+                "supervisors": SimpleNamespace(cgroups_of=lambda pid: "", unit_in=lambda cgroups: None),
+                "cgroup": SimpleNamespace(
+                    TrainerGroup=SimpleNamespace(made=lambda directory, is_service: None),
+                    OomCounter=partial(OomCounter, world),
+                ),
             },
         ),
         (
@@ -101,6 +118,14 @@ def _table(world: World) -> list[tuple[Any, dict[str, Any]]]:
                 ),
             },
         ),
+        (
+            hindrances,
+            {
+                "space": SimpleNamespace(room_for=disk.room_for, trim=disk.trim, files_of=lambda path: 1),
+                "gpu": SimpleNamespace(Gpus=partial(Gpus, world)),
+            },
+        ),
+        (arrivals, {"writers": disk.writers}),
         (
             verifier,
             {
@@ -125,6 +150,7 @@ def _table(world: World) -> list[tuple[Any, dict[str, Any]]]:
         (
             statefile,
             {
+                "proc": SimpleNamespace(boot_id=lambda: str(world.boot), Identity=Identity),
                 "time": clock,
                 "write_durably": disk.write_durably,
                 "fsync_folder": disk.fsync_folder,
@@ -215,7 +241,7 @@ class Child:
         self._world.children = [one for one in self._world.children if one is not self]
 
 
-def _spawn(world: World, argv: Sequence[str], *, cwd: str, env: Mapping[str, str]) -> Child:
+def _spawn(world: World, argv: Sequence[str], *, cwd: str, env: Mapping[str, str], group: str | None = None) -> Child:
     world.point("spawn")
     given = env.get(contract.ENV_RESUME_FROM) or next((w for w in argv if w.startswith("--from=")), None)
     name = None if given is None else path.basename(given)
@@ -223,7 +249,9 @@ def _spawn(world: World, argv: Sequence[str], *, cwd: str, env: Mapping[str, str
         newest = world.disk.newest(lambda file: True)
         name = None if newest is None else newest.name
     world.tell("starts", name, "incarnation", env[contract.ENV_INCARNATION])
+    world.started = int(env[contract.ENV_INCARNATION])
     world.promises.started(name)
+    world.cause, world.no_room = None, False
     if world.take(Fault.SPAWN_REFUSED):
         world.promises.died()
         raise os_error(EAGAIN)
@@ -278,11 +306,46 @@ class Drain:
         return True
 
     def last_lines(self) -> list[str]:
-        return [f"step {self._trainer.step}"]
+        return [f"step {self._trainer.step}", *filter(None, [self._trainer.last_words])]
 
     def close(self) -> None:
         self._flush()
         self._trainer.print = None
+
+
+class Gpus:
+    """The GPU of the trainer, as NVML tells of it."""
+
+    def __init__(self, world: World, visible: str | None) -> None:
+        self._world = world
+
+    def died(self, pids: object) -> None:
+        self._world.point("gpu")
+
+    def look(self) -> e.Hindrance | None:
+        world = self._world
+        world.point("look at gpu")
+        lost, busy = world.now < world.gpu_lost_until, world.now < world.gpu_busy_until
+        world.promises.looked_for(Fault.GPU_LOST, world.gpu_lost_until if lost else None)
+        world.promises.looked_for(Fault.GPU_BUSY, world.gpu_busy_until if busy else None)
+        if lost:
+            return e.Hindrance(e.Obstacle.GPU_LOST, {"gpus": ["GPU-1"], "reason": "NVML: GPU is lost"})
+        return e.Hindrance(e.Obstacle.GPU_BUSY, {"gpus": ["GPU-1"], "pids": [1]}) if busy else None
+
+
+class Heartbeat:
+    """The file whose time is a life sign; a trainer touches it while it says nothing else."""
+
+    def __init__(self, world: World, path: str, on_beat: Callable[[], None]) -> None:
+        self._world = world
+        self._on_beat = on_beat
+
+    def start(self) -> None:
+        self._world.point("heartbeat")
+        self._world.on_beat = self._on_beat
+
+    def close(self) -> None:
+        self._world.on_beat = None
 
 
 class Notes:
@@ -300,6 +363,17 @@ class Notes:
         return taken
 
 
+class OomCounter:
+    """Counts the OOM kills of the trainer's memory group."""
+
+    def __init__(self, world: World, group: None) -> None:
+        self._world = world
+        self._before = world.oom_kills
+
+    def risen(self) -> int:
+        return self._world.oom_kills - self._before
+
+
 class Worker:
     """The other thread: one work after the other, each of which takes time to begin."""
 
@@ -308,19 +382,19 @@ class Worker:
         self._name = name
         self._mailbox = mailbox
         self._supervisor = world.supervisor
-        self._queue: deque[Callable[[], None]] = deque()
+        self._queue: deque[tuple[Callable[[], None], bool]] = deque()
         self._closed = False
 
-    def submit(self, work: Callable[[], None]) -> None:
+    def submit(self, work: Callable[[], None], must: bool = False) -> None:
         self._world.point("submit")
-        self._queue.append(work)
+        self._queue.append((work, must))
         if len(self._queue) == 1:
             self._begin()
 
     def _begin(self) -> None:
         world = self._world
         seconds = LATENCY_SECONDS * world.random.random() ** 4
-        if self._name == "judge" and world.now < world.disk.slow_until:
+        if self._name in ("judge", "memory") and world.now < world.disk.slow_until:
             world.meet_once(Fault.SLOW, world.disk.slow_until)
             seconds = SLOW_SECONDS * world.random.random()
         world.after(seconds, self._work)
@@ -328,7 +402,12 @@ class Worker:
     def _work(self) -> None:
         if self._closed or self._world.dead or self._supervisor != self._world.supervisor:
             return
-        work = self._queue[0]
+        self._do(self._queue[0][0])
+        self._queue.popleft()
+        if self._queue:
+            self._begin()
+
+    def _do(self, work: Callable[[], None]) -> None:
         try:
             work()
         except BrokenError:
@@ -340,12 +419,12 @@ class Worker:
                 raise broken
 
             self._mailbox.hand(act)
-        self._queue.popleft()
-        if self._queue:
-            self._begin()
 
     def close(self) -> None:
         self._closed = True
+        for work, must in self._queue:
+            if must:
+                self._do(work)
         self._world.point("close worker")
 
 
@@ -377,10 +456,11 @@ class Journal:
         self._world.point(f"record {event}")
         self._world.tell("record", event, fields)
         self._world.promises.recorded(event, fields)
+        self._world.promises.waits(event, fields)
         return {"event": event, "level": level, "incarnation": incarnation, **fields}
 
 
-def _members(world: World, leader: object, marker: object, *, exclude: object) -> list[Identity]:
+def _members(world: World, leader: object, marker: object, **_: object) -> list[Identity]:
     world.point("members")
     return [one.identity for one in world.living]
 
@@ -393,13 +473,23 @@ def _sweep(world: World, leader: object, marker: object, **_: object) -> list[Id
     return [one.identity for one in world.living]
 
 
+def _keep_evidence(world: World, *_: object) -> None:
+    world.point("evidence")
+
+
 def _is_alive(world: World, identity: Identity) -> bool:
     return any(one.identity == identity for one in world.living)
 
 
 def _aimed_at(world: World, directory: str, target: Identity) -> InjectedFault | None:
-    chaos = next((one.process.chaos for one in world.children if one.identity == target), None)
+    chaos = next((one.chaos for one in world.processes if one.identity == target), None)
     return None if chaos is None else InjectedFault(chaos, "kill", target.pid, target.start_ticks, None, world.wall())
+
+
+def _aimed_at_supervisor(world: World, directory: str, target: Identity) -> InjectedFault | None:
+    if target.pid not in world.announced:
+        return None
+    return InjectedFault(f"f{target.pid}", "kill-the-supervisor", target.pid, target.start_ticks, None, world.wall())
 
 
 def _signals(world: World) -> SimpleNamespace:

@@ -7,10 +7,11 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
-from lastgood.contract import WANTED_FILE
+from lastgood.contract import RUN_FILE, WANTED_FILE
 from lastgood.verdict import Verdict
 from supervisor.adapters.statefile import WISH_SIGNAL
 from supervisor.core import events as e
+from supervisor.proc import Identity
 from tests.simulator.disk import SIZE, Disk, File
 from tests.simulator.faults import strike
 from tests.simulator.plan import Fault, Plan, Style
@@ -38,11 +39,18 @@ class World:
         self.met: Counter[str] = Counter()
         self.armed: Counter[Fault] = Counter()
         self.loops = False
+        self.loops_along = False
+        self.started = 0
+        self.announced: set[int] = set()
+        """Supervisors that a campaign said it would kill, by number."""
         self.diverges_at: int | None = None
         self.ignored = 0
         self.finished = False
         self.ended_early = False
         self.refused_usage = False
+        self.oom_kills = 0
+        self.cause: str | None = None
+        """What the last trainer really died of, where that was a fault that leaves no doubt."""
         self.asked_to_stop = False
         self.memory_is_stale = False
         self.lock_removed = False
@@ -58,9 +66,14 @@ class World:
         self.paused_until = -1.0
         self.paused_at = -1.0
         self.hints_lost_until = -1.0
+        self.gpu_lost_until = self.gpu_busy_until = -1.0
+        self.no_room = False
+        """Whether a save of the last trainer failed for want of room."""
         self.on_hint: Callable[[str | None], None] | None = None
+        self.on_beat: Callable[[], None] | None = None
         self.on_signal: dict[int, Callable[[int, Any], None]] = {}
         self.in_storm = True
+        self.healed_at = -1.0
         self._lasting: dict[str, float] = {}
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 10_000
@@ -146,6 +159,11 @@ class World:
         """The trainer leaves a note."""
         self.notes.append(event)
 
+    def beat(self) -> None:
+        """The trainer touches the file of its heartbeat."""
+        if self.on_beat is not None:
+            self.on_beat()
+
     def read(self, file: File, verdict: Verdict) -> None:
         """A snapshot was read whole."""
         file.read_at = self.now
@@ -176,18 +194,40 @@ class World:
                 self.kill_in = None
                 self.meet(Fault.SUPERVISOR_KILLED)
                 self.tell("killed at", where)
+                if self.random.random() < 0.3:
+                    self.announced.add(self.supervisor)
                 self.go_down(leave_trainer=self.random.random() < 0.3)
                 raise Killed
 
     def go_down(self, leave_trainer: bool) -> None:
         """The supervisor is gone; the parent-death signal reaches the leader, if it reaches anybody."""
+        if not self.dead and (text := self.disk.texts.get(RUN_FILE)) is not None:
+            told = json.loads(text)
+            if told["open"] and told["incarnation"] > self.started:
+                self.promises.died()  # it was never born, and nobody will know
         self.dead = True
-        self.on_hint, self.on_signal = None, {}
+        self.on_hint, self.on_beat, self.on_signal = None, None, {}
         for process in self.processes:
             if isinstance(process, Trainer):
                 process.print = None
             if not leave_trainer and isinstance(process, Trainer | Shell):
                 process.kill()
+
+    def supervisor_identity(self, pid: int) -> Identity:
+        """Which process the present supervisor is."""
+        return Identity(pid, self.boot)
+
+    @property
+    def told_supervisor(self) -> int | None:
+        """The supervisor that wrote run.json last, as that tells."""
+        told = json.loads(self.disk.texts.get(RUN_FILE, "{}")).get("supervisor")
+        return None if told is None else int(told[0])
+
+    def die_along(self) -> None:
+        """What killed the trainer kills its supervisor too."""
+        if not self.dead:
+            self.go_down(leave_trainer=False)
+            raise Killed
 
     def cut_power(self) -> None:
         self.meet(Fault.POWER_CUT)
@@ -246,9 +286,12 @@ class World:
         """The storm is over."""
         self.tell("the storm is over")
         self.in_storm = False
+        self.healed_at = self.now
+        self.gpu_lost_until = self.gpu_busy_until = -1.0
         self.armed.clear()
         self.diverges_at = None
-        self.loops, self.kill_in, self.pause_seconds, self.hints_lost_until = False, None, 0.0, -1.0
+        self.loops = self.loops_along = False
+        self.kill_in, self.pause_seconds, self.hints_lost_until = None, 0.0, -1.0
         self.disk.heal()
         if self.wants_pause:
             self.wish("run")
@@ -259,7 +302,7 @@ class World:
 
     def mend(self) -> None:
         """A person looks at why the run ended, and mends that."""
-        self.loops, self.diverges_at = False, None
+        self.loops, self.loops_along, self.diverges_at = False, False, None
         for kind in (Fault.USAGE, Fault.IGNORE, Fault.SPAWN_REFUSED):
             self.armed[kind] = 0
         self.disk.heal()

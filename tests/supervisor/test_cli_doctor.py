@@ -13,7 +13,7 @@ import pytest
 
 from lastgood.naming import partial_of
 from supervisor import probes
-from supervisor.adapters import surroundings
+from supervisor.adapters import space, surroundings
 from supervisor.cli import doctoring
 from supervisor.errors import UsageError
 from supervisor.probes import Finding, Level
@@ -125,9 +125,11 @@ def test_too_little_room_for_two_snapshots_hurts(
 @pytest.mark.parametrize(
     ("level", "words", "found"),
     [
-        (FINE, "can be made", probes.cgroup("x.service", True)),
+        (FINE, "of its own", probes.cgroup("x.service", True)),
         (NOTE, "systemctl edit x.service", probes.cgroup("x.service", False)),
         (NOTE, "Delegate=yes", probes.cgroup(None, False)),
+        (FINE, "told from another", probes.oom_kills(True)),
+        (NOTE, "MemoryAccounting=yes", probes.oom_kills(False)),
         (FINE, "no other", probes.name_clash(None)),
         (HURTS, "supervisor 4.2.5", probes.name_clash("4.2.5")),
         (FINE, "torch 2.6", probes.torch("2.6", True)),
@@ -196,7 +198,7 @@ def test_facts_of_this_machine_are_as_other_tools_tell_them(tmp_path: Path) -> N
     """Mounts, room, limits and versions."""
     assert "proc" == surroundings.mount_of("/proc/self")[0]
     assert surroundings.mount_of(str(tmp_path))[0] != ""
-    assert shutil.disk_usage(tmp_path).free == pytest.approx(surroundings.room(str(tmp_path))[0], rel=0.1)
+    assert shutil.disk_usage(tmp_path).free == pytest.approx(space.room(str(tmp_path))[0], rel=0.1)
     assert surroundings.has_pidfd()
     assert surroundings.version_of("lastgood") is not None
     assert surroundings.version_of("no-such-distribution") is None
@@ -206,24 +208,6 @@ def test_facts_of_this_machine_are_as_other_tools_tell_them(tmp_path: Path) -> N
     (tmp_path / "max_user_instances").write_text("many\n")
     limits = [surroundings.inotify_limit(f"max_user_{one}", str(tmp_path)) for one in ("watches", "instances", "x")]
     assert [8192, None, None] == limits
-
-
-def test_a_group_is_delegated_where_it_may_be_written_and_systemd_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Only cgroup v2; a session's group that may be written, and a unit's that is marked too."""
-    (tmp_path / "a.service").mkdir()
-    group, old = "0::/a.service\n", "4:memory:/a.service\n"
-    asked = [(group, False), (group, True), (old, False), ("0::/nowhere\n", False)]
-    without = [surroundings.is_delegated(*one, root=str(tmp_path)) for one in asked]
-    (tmp_path / "cgroup.controllers").touch()
-    unmarked = [surroundings.is_delegated(*one, root=str(tmp_path)) for one in asked]
-    monkeypatch.setattr("supervisor.adapters.surroundings.os.getxattr", lambda *_: b"1")
-    marked = [surroundings.is_delegated(*one, root=str(tmp_path)) for one in asked]
-
-    assert [False] * 4 == without
-    assert [True, False, False, False] == unmarked
-    assert [True, True, False, False] == marked
 
 
 def test_doctor_prints_one_line_a_probe_and_says_by_its_status_whether_something_hurts(bench: Bench) -> None:

@@ -369,6 +369,7 @@ def test_what_a_person_must_know_is_in_the_frame(expected: str, more: dict[str, 
     ("expected", "status"),
     [
         ("failure: the trainer died 5 times", {"failure": "the trainer died 5 times"}),
+        ("waiting for room on the disk", {"phase": "waiting", "waiting_for": "room on the disk"}),
         ("loss nan", {"loss": "nan"}),
         ("step 490", {"step": None, "high_water": 490, "final_step": None}),
         ("no step yet", {"step": None}),

@@ -434,6 +434,44 @@ def test_another_file_in_its_place_is_read_from_its_beginning(tmp_path: Path) ->
     assert ([], 3) == (taken(following), following.generation)
 
 
+def test_a_file_that_was_turned_over_is_read_to_its_end_first(tmp_path: Path) -> None:
+    """Its last lines come before those of the file that stands there now, and that is no other account."""
+    path, older = tmp_path / "file", tmp_path / "file.1"
+    older.write_bytes(b"one\ntwo\n")
+    path.write_bytes(b"three\n")
+    following = Following(str(path), str(older))
+    assert [b"one", b"two", b"three"] == taken(following)
+    with path.open("ab") as file:
+        file.write(b"four\n")
+    os.replace(path, older)
+    assert [b"four"] == taken(following)
+    path.write_bytes(b"five\n")
+    assert [b"five"] == taken(following)
+    assert ([], 0, 1.0) == (taken(following), following.generation, following.read)
+    os.replace(path, older)
+    path.write_bytes(b"six\n")
+    os.replace(path, older)
+
+    assert ([b"six"], 1) == (taken(following), following.generation)
+
+
+def test_lines_are_read_once_whenever_the_file_is_turned_over(tmp_path: Path) -> None:
+    """A reader that comes by after each line, or between any two of its pieces, has all of them once and in order."""
+    path, older = tmp_path / "file", tmp_path / "file.1"
+    following, found = Following(str(path), str(older)), []
+    for number in range(60):
+        with path.open("ab") as file:
+            file.write(b"%d\n" % number)
+        if number % 7 == 3:
+            os.replace(path, older)
+        if number % 3 == 0:
+            found += taken(following, 1)
+    while lines := taken(following):
+        found += lines
+
+    assert list(range(60)) == list(map(int, found))
+
+
 @given(st.lists(st.integers(0, 30), max_size=30), st.integers(1, 64))
 def test_lines_are_the_same_in_pieces_of_any_size(
     tmp_path_factory: pytest.TempPathFactory, lengths: list[int], size: int
@@ -481,6 +519,18 @@ def test_the_account_goes_on_where_it_was(tmp_path: Path) -> None:
     found.read()
 
     assert goodput_of([started(0), at(231, "x")]) == found.goodput({}, True, now)
+
+
+def test_the_account_takes_in_what_was_turned_over(tmp_path: Path) -> None:
+    """Wherever the border lies, goodput and the records shown are those of both files."""
+    events = tmp_path / ".lastgood" / "events.jsonl"
+    for border in range(len(KILLED)):
+        write(events.with_name("events.jsonl.1"), KILLED[:border], "wb")
+        write(events, KILLED[border:], "wb")
+        found = Look(str(tmp_path)).view(float(START + 231))
+
+        assert goodput_of(KILLED) == found.goodput
+        assert list(KILLED)[-40:] == list(found.records)[-40:]
 
 
 def test_without_a_supervisor_its_last_word_is_that_of_its_status(tmp_path: Path) -> None:

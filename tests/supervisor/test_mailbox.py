@@ -217,6 +217,22 @@ def test_closing_a_worker_finishes_what_is_under_way_and_drops_the_rest(mailbox:
     assert ["first"] == done
 
 
+def test_what_must_be_done_is_done_before_a_worker_ends(mailbox: Mailbox) -> None:
+    """Closing drops what can be left undone, and only that; the order stays."""
+    worker = Worker("test", mailbox)
+    go_on, done = threading.Event(), []
+    worker.submit(go_on.wait)  # type: ignore[arg-type]
+    for number in range(6):
+        worker.submit(lambda number=number: done.append(number), must=number % 2 == 0)  # type: ignore[misc]
+    closing = threading.Thread(target=worker.close)
+    closing.start()
+    until(lambda: worker._closed)
+    go_on.set()
+    closing.join()
+
+    assert [0, 2, 4] == done
+
+
 def test_work_that_hangs_does_not_hold_up_the_end(mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """Storage that never answers costs a limited wait, after which the supervisor ends."""
     monkeypatch.setattr(module, "CLOSE_SECONDS", 0.05)

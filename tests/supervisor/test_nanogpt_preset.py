@@ -160,9 +160,17 @@ class Room:
         return [(rung.name, rung.step) for rung in told.rungs]
 
     def events(self) -> list[str]:
-        """The names of the records, each once told."""
+        """The names of the records, each once told, when all that was ordered is done."""
+        self.settle()
         said, self.said = [event for event, _ in self.said], []
         return said
+
+    def settle(self) -> None:
+        """Wait until all that was ordered is done."""
+        done: list[bool] = []
+        self.side.after(lambda: done.append(True))
+        until(lambda: done)
+        self.mailbox.run_all(lambda: True)
 
     def saves(self, *steps: int) -> None:
         """Saves that were each seen while nothing ran."""
@@ -261,6 +269,7 @@ def test_a_snapshot_that_is_blamed_leaves_with_its_copy_and_comes_back_to_the_sh
 
     room.events()
     room.side.put_back(NAME, 20)
+    room.settle()
     assert [("snapshot.put_back", {"name": shelved_name(20), "step": 20})] == room.said
     assert [(NAME, 20), (shelved_name(10), 10)] == room.names()
 
@@ -283,6 +292,7 @@ def test_a_rotten_copy_leaves_the_shelf_like_any_bad_snapshot(room: Room) -> Non
 
     room.events()
     room.side.set_aside(told.rungs[0], "corrupt: for a test")
+    room.settle()
     assert [10] == [rung.step for rung in scan_shelf(str(room.directory))]
     (aside,) = (room.directory / ".lastgood" / "quarantine").glob("*/ckpt_00000020.pt")
     assert {"ckpt_00000020.pt", "ckpt_00000020.pt.sha256", "reason.json"} == set(os.listdir(aside.parent))

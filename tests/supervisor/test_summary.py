@@ -8,9 +8,9 @@ import pytest
 
 from lastgood.verdict import Kind, Proof, Verdict
 from supervisor.core.budget import Budget
-from supervisor.core.events import RungFact
+from supervisor.core.events import Obstacle, RungFact
 from supervisor.core.memory import Memory
-from supervisor.core.state import Life, Phase, Policy, State
+from supervisor.core.state import Life, Phase, Policy, State, Wait
 from supervisor.summary import VERSION, summary
 
 POLICY = Policy(final_step=100)
@@ -34,6 +34,7 @@ def test_a_running_run_is_told_with_all_that_matters() -> None:
         "version": VERSION,
         "name": "night",
         "phase": "running",
+        "waiting_for": None,
         "incarnation": 4,
         "step": 62,
         "loss": 2.5,
@@ -62,6 +63,24 @@ def test_before_anything_happened_there_is_little_to_tell() -> None:
     for key in ("step", "loss", "final_step", "high_water", "reached", "resumed_from", "last_good", "done", "failure"):
         assert None is found[key], key
     assert summary(RUNNING, POLICY, {}).keys() == found.keys()
+
+
+@pytest.mark.parametrize(
+    ("expected", "more"),
+    [
+        ("room on the disk", {"wait": Wait(Obstacle.DISK, 0.0)}),
+        ("a GPU that is lost", {"wait": Wait(Obstacle.GPU_LOST, 0.0)}),
+        ("memory of a GPU that dead processes hold", {"wait": Wait(Obstacle.GPU_BUSY, 0.0)}),
+        ("processes that will not die", {"stuck": True}),
+        ("the checkpoint directory", {"away": True}),
+        ("a snapshot that cannot be read or moved", {}),
+    ],
+)
+def test_what_a_run_waits_for_is_told_in_words(expected: str, more: dict[str, Any]) -> None:
+    """While it waits, and not after it."""
+    waiting = replace(RUNNING, phase=Phase.WAITING, **more)
+    assert expected == summary(waiting, POLICY, {})["waiting_for"]
+    assert summary(replace(waiting, phase=Phase.STARTING), POLICY, {})["waiting_for"] is None
 
 
 def test_a_failure_is_told_by_its_reason() -> None:

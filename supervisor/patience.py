@@ -1,0 +1,64 @@
+"""Writing where storage may stand still: done by a thread, waited for as long as that is worth, and then no longer."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+WAITING_MAX = 10_000
+CLOSE_SECONDS = 2.0
+
+Act = Callable[[], None]
+
+
+class Patient:
+    """Acts done in order. Whoever gives one waits for it, unless an earlier one has shown that this would take too long."""
+
+    def __init__(self, name: str, patience_seconds: float) -> None:
+        self._patience_seconds = patience_seconds
+        self._waiting: deque[Act] = deque()
+        self._given = self._done = 0
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._work, name=f"lastgood-{name}", daemon=True)
+
+    def do(self, act: Act) -> bool:
+        """Have it done; False when too many wait, and it never will be. Acts raise nothing."""
+        with self._changed:
+            if not self._thread.ident and not _started(self._thread):
+                act()
+                return True
+            if len(self._waiting) >= WAITING_MAX:
+                return False
+            stands_still = self._done < self._given
+            self._waiting.append(act)
+            self._given += 1
+            self._changed.notify_all()
+            if not stands_still:
+                self._until_done(self._patience_seconds)
+        return True
+
+    def _until_done(self, seconds: float) -> None:
+        given = self._given
+        self._changed.wait_for(lambda: self._done >= given, seconds)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting)
+                act = self._waiting.popleft()
+            act()
+            with self._changed:
+                self._done += 1
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """Wait until all is done, unless that takes too long."""
+        with self._changed:
+            self._until_done(CLOSE_SECONDS)
+
+
+def _started(thread: threading.Thread) -> bool:
+    try:
+        thread.start()
+    except RuntimeError:
+        return False  # there are too many; then it is done here and now
+    return True

@@ -1,0 +1,256 @@
+"""Faults again and again, and one during another: silence, crash loops, lost file events, a full disk in a fallback."""
+
+import json
+import os
+import shutil
+import signal
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.bench import Bench, until
+from tests.conftest import flip_bit
+from tests.crash import disks
+from tests.crash.conftest import give_up
+from tests.end_to_end.test_misbehaving import scripted
+
+STANDING_STILL = """
+import os, re, signal, sys, time
+sys.path.insert(0, {folder!r})
+from small_trainer import save
+folder, how = os.environ["LASTGOOD_CHECKPOINT_DIR"], {how!r}
+resumed = os.environ.get("LASTGOOD_RESUME_FROM", "")
+step = int(os.path.basename(resumed)[5:-3]) if resumed else 0
+for step in range(step + 1, step + 5):
+    time.sleep(0.02)
+    print("step", step, flush=True)
+save(folder, step)
+if step == {final}:
+    sys.exit(0)
+if how == "SIGSTOP":
+    os.kill(os.getpid(), signal.SIGSTOP)
+elif how == "sleep":
+    time.sleep(600)
+else:
+    re.match("(a+)+$", "a" * 60 + "b")  # one call that holds the interpreter for longer than the universe is old
+"""
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("how", ["SIGSTOP", "sleep", "regular expression"])
+def test_fifty_times_silence_is_noticed_and_ended(bench: Bench, how: str) -> None:
+    """Frozen, asleep or lost in one call: told within its deadline each time, never without cause, and the run completes."""
+    text = STANDING_STILL.format(folder=str(Path(__file__).parents[1]), how=how, final=4 * 51)
+    words = scripted(bench, text, "run.final_step=204", "stall.running_seconds=0.3")
+    done = bench.lastgood(*words, timeout=250)
+
+    assert 0 == done.returncode, done.stdout[-2000:]
+    told = bench.records("trainer.stalled")
+    assert 50 == len(told)
+    assert {"running"} == {one["stage"] for one in told}
+    assert 5.0 > max(one["seconds"] for one in told)
+    assert list(range(4, 201, 4)) == [
+        one["step"] for one in bench.records("trainer.exited") if one["cause"] == "stalled"
+    ]
+
+
+DYING = """
+import os, sys, time
+with open("started.txt", "a") as file:
+    file.write(f"{time.monotonic()}\\n")
+sys.path.insert(0, FOLDER)
+from small_trainer import save
+if PROGRESS and not os.environ.get("LASTGOOD_RESUME_FROM"):
+    for step in (5, 10):
+        print("step", step, flush=True)
+        save(os.environ["LASTGOOD_CHECKPOINT_DIR"], step)
+sys.exit("cannot go on")
+"""
+
+
+@pytest.mark.heavy  # with the delays that people have
+@pytest.mark.parametrize(("progress", "status"), [(0, 4), (1, 5)])
+def test_a_crash_loop_starts_five_times_in_ten_seconds_at_most(bench: Bench, progress: int, status: int) -> None:
+    """Dying at once, with snapshots or without: the starts come ever more slowly, and the run ends."""
+    text = DYING.replace("FOLDER", repr(str(Path(__file__).parents[1]))).replace("PROGRESS", str(progress))
+    words = scripted(bench, text, "restarts.backoff_seconds=[1,300]")
+
+    assert status == bench.lastgood(*words).returncode
+    times = [float(line) for line in (bench.folder / "started.txt").read_text().split()]
+    assert 3 <= len(times) <= 5
+    assert [] == [time for time in times if len([other for other in times if time <= other < time + 10]) > 5]
+
+
+TALKING = """
+import time
+for step in range(1, 100_000):
+    print("step", step, flush=True)
+    time.sleep(0.05)
+"""
+RESCAN_SECONDS, SETTLE_SECONDS, SLACK_SECONDS = 1.0, 0.2, 1.5  # slack for a busy machine
+QUEUED_EVENTS = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+
+
+def snapshot(path: Path) -> Path:
+    """An archive as torch lays it out."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("ck/data.pkl", json.dumps({"name": path.name}))
+        archive.writestr("ck/data/0", bytes(range(256)) * 40)
+    return path
+
+
+class Arrivals:
+    """Ways in which a snapshot comes without anybody being told."""
+
+    def __init__(self, bench: Bench, how: str, stack: ExitStack) -> None:
+        self._bench = bench
+        self._elsewhere = bench.folder / "elsewhere"
+        self._elsewhere.mkdir()
+        self._arrive: Callable[[str], None] = getattr(self, f"_{how}")
+        bench.directory.mkdir()
+        if how == "upper":
+            if reason := disks.why_not():
+                give_up(reason)
+            for name in ("lower", "upper", "work"):
+                (self._elsewhere / name).mkdir()
+            layers = ",".join(f"{name}dir={self._elsewhere / name}" for name in ("lower", "upper", "work"))
+            stack.enter_context(disks.mounted("overlay", "overlay", bench.directory, layers))
+        words = scripted(bench, TALKING, f"checkpoints.rescan_seconds={RESCAN_SECONDS}", resume="never")
+        self._supervisor = bench.start(*words)
+        until(lambda: self._told("trainer.progressed") or self._told("trainer.spawned"))
+
+    def seconds_until_found(self, step: int) -> float:
+        """Have a snapshot arrive; how long it takes until it is judged."""
+        self._arrive(f"step_{step}.pt")
+        arrived = time.monotonic()
+        until(lambda: any(one["step"] == step for one in self._told("snapshot.verified")), 10)
+        return time.monotonic() - arrived
+
+    def _told(self, event: str) -> list[dict[str, object]]:
+        lines = (self._bench.folder / "supervisor-0.log").read_bytes().split(b"\n")[:-1]
+        return [entry for entry in map(json.loads, lines) if entry["event"] == event]
+
+    def _staged(self, name: str) -> None:
+        snapshot(self._elsewhere / name).rename(self._bench.directory / name)
+
+    def _recreated(self, name: str) -> None:
+        self._bench.directory.rename(self._bench.folder / "gone")
+        shutil.rmtree(self._bench.folder / "gone")
+        self._bench.directory.mkdir()
+        snapshot(self._bench.directory / name)
+
+    def _upper(self, name: str) -> None:
+        snapshot(self._elsewhere / name).rename(self._elsewhere / "upper" / name)
+
+    def _overflow(self, name: str) -> None:
+        """More happens than the kernel keeps for a process that does not look; the snapshot comes last."""
+        self._supervisor.send_signal(signal.SIGSTOP)
+        try:
+            for number in range(QUEUED_EVENTS // 2 + 1000):
+                path = self._bench.directory / f"noise_{number}.tmp"
+                path.touch()
+                path.unlink()
+            snapshot(self._bench.directory / name)
+        finally:
+            self._supervisor.send_signal(signal.SIGCONT)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """What is entered here is left when the test is over."""
+    with ExitStack() as made:
+        yield made
+
+
+def arrive(bench: Bench, how: str, stack: ExitStack, times: int) -> None:
+    """Have so many snapshots arrive, each of which is found within one rescan."""
+    arrivals = Arrivals(bench, how, stack)
+    took = [arrivals.seconds_until_found(step) for step in range(1, times + 1)]
+    bench.started[0].terminate()
+    bench.started[0].wait(20)
+
+    assert RESCAN_SECONDS + SETTLE_SECONDS + SLACK_SECONDS > max(took), took
+
+
+WAYS = ["staged", "recreated", "upper", "overflow"]
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_what_arrives_unseen_is_found_by_the_next_rescan(bench: Bench, how: str, stack: ExitStack) -> None:
+    """Moved in, in a directory made anew, below an overlay, or after events were lost."""
+    arrive(bench, how, stack, 1)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("how", WAYS)
+def test_twenty_times_what_arrives_unseen_is_found(bench: Bench, how: str, stack: ExitStack) -> None:
+    """The same directory, watched on and on."""
+    arrive(bench, how, stack, 20)
+
+
+def fill(at: Path) -> Path:
+    """Leave no byte of a filesystem free."""
+    filler = at / "filler"
+    with filler.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            return filler
+
+
+def test_a_disk_that_fills_during_a_fallback_loses_nothing(bench: Bench, tmp_path: Path) -> None:
+    """The newest snapshot is bad and there is no room for a word: once there is, the run is there from the one before."""
+    if reason := disks.why_not():
+        give_up(reason)
+    with disks.mounted("small", "tmpfs", tmp_path / "small", "size=2m") as at:
+        bench.directory = at / "checkpoints"
+        assert 0 == bench.run("--steps=20")
+        flip_bit(bench.directory / "step_20.pt", 2000)
+        filler = fill(at)
+        process = bench.start(*bench.command("--steps=30", "--pause=0.05", sets=("run.final_step=30",)))
+        time.sleep(1)
+        ended = process.poll()
+        filler.unlink()
+        if ended is not None:  # it could not even take its lock, and said so
+            assert 2 == ended
+            process = bench.start(*bench.command("--steps=30", sets=("run.final_step=30",)))
+
+        assert 0 == process.wait(40)
+        assert ["0", "15"] == bench.starts()
+        assert {5, 10, 15, 20, 25, 30} == {int(path.stem[5:]) for path in bench.directory.glob("step_*.pt")}
+
+
+@pytest.mark.parametrize("first", ["frozen", "damaged", "shut"])
+def test_a_supervisor_killed_amid_another_fault_is_followed_by_one_that_goes_on(bench: Bench, first: str) -> None:
+    """While its trainer stands still, while it falls back, while its log cannot be written: the next one loses nothing."""
+    words = bench.command("--steps=25", "--pause=0.03", "--habit=detach", sets=("run.final_step=25",))
+    process = bench.start(*words)
+    until(lambda: len(list(bench.directory.glob("step_*.pt"))) >= 3)
+    trainer = bench.records("trainer.spawned")[0]["pid"]
+    match first:
+        case "frozen":
+            os.kill(trainer, signal.SIGSTOP)
+        case "damaged":
+            process.send_signal(signal.SIGSTOP)
+            os.kill(trainer, signal.SIGKILL)
+            newest = max(bench.directory.glob("step_*.pt"), key=lambda path: int(path.stem[5:]))
+            os.truncate(newest, 100)
+            process.send_signal(signal.SIGCONT)
+            until(lambda: bench.records("fallback.chosen"))
+        case "shut":
+            (bench.directory / ".lastgood" / "trainer.log").unlink()
+            (bench.directory / ".lastgood" / "trainer.log").mkdir()
+    kept = {int(path.stem[5:]) for path in bench.directory.glob("step_*.pt") if path.stat().st_size > 100}
+    process.kill()
+    process.wait()
+
+    assert 0 == bench.lastgood(*words).returncode
+    assert kept <= {int(path.stem[5:]) for path in bench.directory.glob("step_*.pt")}
+    assert int(bench.starts()[-1]) >= max(kept)
+    assert 1 == len(bench.records("run.completed"))

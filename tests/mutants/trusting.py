@@ -1,0 +1,50 @@
+"""Mutants of a restart on trust: bytes that were proven before, and are read again beside the trainer."""
+
+from tests.mutants.laboratory import Mutant
+
+CORE = "tests/core/test_trust.py"
+VERIFIER = "tests/adapters/test_verifier.py"
+MACHINE = "tests/core/test_invariants.py"
+
+TRUSTING = [
+    Mutant(
+        "trust before the re-hash",
+        "supervisor/core/trainer_life.py",
+        "    if state.memory.trust is not None:\n        state = hold(state, rung)\n",
+        "    if state.memory.trust is None and alive is None:\n        state = hold(state, rung)\n",
+        (f"{CORE}::test_until_then_a_snapshot_is_a_life_sign_and_no_more",),
+        "What was made of rotten bytes would be progress, and good old snapshots would be pruned for it.",
+    ),
+    Mutant(
+        "rotten bytes are told and trained on",
+        "supervisor/core/rereading.py",
+        "trainer_life.end(state, Ending.REFUTED, now, policy) if _lives(state) else (state, ())",
+        "(state, ())",
+        (f"{CORE}::test_bad_bytes_end_the_trainer_at_once",),
+        "The run would go on from wrong weights, and only its records would know.",
+    ),
+    Mutant(
+        "what was made of rotten bytes is as good as any",
+        "supervisor/core/trust.py",
+        "    if not made_of_it or (rung.name, rung.mtime_ns) in trust.left:\n",
+        "    if made_of_it or (rung.name, rung.mtime_ns) in trust.left:\n",
+        (f"{CORE}::test_what_was_made_of_bad_bytes_is_set_aside_with_them",),
+        "The next start would be from the newest of them.",
+    ),
+    Mutant(
+        "a file that was touched is trusted",
+        "supervisor/adapters/verifier.py",
+        "        if told is None or told.identity != rung.identity or",
+        "        if told is None or",
+        (f"{VERIFIER}::test_what_was_proven_and_not_touched_since_is_trusted",),
+        "Another file under the same name would be resumed from unread.",
+    ),
+    Mutant(
+        "a decision is carried out whatever it breaks",
+        "supervisor/core/machine.py",
+        "    if found := invariants.broken(state, after, commands):",
+        "    if found := []:",
+        (f"{MACHINE}::test_a_decision_that_breaks_one_is_refused",),
+        "A bug in the core would start a second trainer instead of ending the supervisor.",
+    ),
+]
