@@ -95,8 +95,8 @@ def _died_of(event: TrainerExited, context: Context) -> str:
 
 
 def evidence(event: TrainerExited, cause: str) -> str | None:
-    """What is known about who sent a SIGKILL that is not known to be ours, for people; None of other deaths."""
-    if not _was_killed(event) or cause not in (OUT_OF_MEMORY, "killed", "crashed"):
+    """What is known about who sent a SIGKILL that is not known to be ours, to the trainer or one of its processes, for people."""
+    if cause not in (OUT_OF_MEMORY, "killed", "crashed") or not (_was_killed(event) or event.oom_kills):
         return None
     if event.oom_kills is None:
         return "nobody counts OOM kills here: the kernel's OOM killer may have been it, or a person"

@@ -88,8 +88,8 @@ def _blame(state: State, death: TrainerExited, policy: Policy) -> Outcome:
     resumed, before = state.life.resumed, state.memory.blame
     if resumed is None or (death.code is None and death.signal is None):
         return state, ()  # there was no trainer to die
-    if blame.lack(death) is not None:
-        return state, ()
+    if death.oom_kills or blame.lack(death) is not None:
+        return state, ()  # that is the machine's fault, and good snapshots meet with it as well
     found = blame.after_crash(before, resumed, state.life.reported, death)
     state = replace(state, memory=replace(state.memory, blame=found))
     if before is not None and before.suspect is not None and blame.exonerates(before, found):

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from lastgood.verdict import Kind
 from supervisor.core.events import RungFact
 
 LOSSES_TO_DIVERGE = 2
@@ -83,7 +82,4 @@ def poisoned(rungs: Iterable[RungFact], divergence: Divergence | None) -> tuple[
 def _poisoned(rung: RungFact, divergence: Divergence | None) -> RungFact:
     if divergence is None or divergence.finite is None or rung.step is None or rung.step <= divergence.finite:
         return rung
-    if rung.verdict is None or not rung.verdict.usable:
-        return rung
-    reason = f"step {rung.step} is after {divergence.finite}, the last one whose loss was finite"
-    return replace(rung, verdict=rung.verdict._replace(kind=Kind.POISONED, reason=reason))
+    return rung.poisoned(f"step {rung.step} is after {divergence.finite}, the last one whose loss was finite")

@@ -34,17 +34,19 @@ _ALL = tuple(Deadline)
 def on_stop_alive(state: State, event: Event, now: float, policy: Policy) -> Outcome:
     """Ask the trainer to save and end, and give it its grace."""
     assert isinstance(event, StopRequested)
-    state = replace(state, phase=Phase.STOPPING, stop_signal=event.signal, ending=Ending.STOP)
-    said = Record("trainer.asked_to_stop", {"grace_seconds": policy.grace_seconds})
-    return state, (said, Disarm(_ALL), AskToStop(), Arm(Deadline.GRACE, now + policy.grace_seconds))
+    return _ask(replace(state, stop_signal=event.signal, ending=Ending.STOP), now, policy)
 
 
 def on_pause_alive(state: State, event: Event, now: float, policy: Policy) -> Outcome:
     """As a stop: the trainer saves and ends, if it can; then the run waits."""
     assert isinstance(event, PauseRequested)
-    state = replace(state, phase=Phase.STOPPING, pause=True, ending=Ending.PAUSE)
+    return _ask(replace(state, pause=True, ending=Ending.PAUSE), now, policy)
+
+
+def _ask(state: State, now: float, policy: Policy) -> Outcome:
     said = Record("trainer.asked_to_stop", {"grace_seconds": policy.grace_seconds})
-    return state, (said, Disarm(_ALL), AskToStop(), Arm(Deadline.GRACE, now + policy.grace_seconds))
+    orders = (said, Disarm(_ALL), AskToStop(), Arm(Deadline.GRACE, now + policy.grace_seconds))
+    return replace(state, phase=Phase.STOPPING), orders
 
 
 def on_pause_noted(state: State, event: Event, now: float, policy: Policy) -> Outcome:
@@ -96,6 +98,11 @@ def on_overdue(state: State, event: Event, now: float, policy: Policy) -> Outcom
     assert isinstance(event, DeadlinePassed)
     if event.deadline is not Deadline.GRACE or state.stop_signal is None:
         return state, ()
+    return _stopped(state)
+
+
+def _stopped(state: State) -> Outcome:
+    """The run is stopped, whatever became of the last trainer, whose death is said if it is known."""
     said = () if state.death is None else (notes.exited(state, state.death, "stopped"),)
     return notes.joined(said, notes.stopped(replace(state, death=None)))
 
@@ -117,6 +124,8 @@ def on_grace_over(state: State, event: Event, now: float, policy: Policy) -> Out
         return replace(state, killed=True), (said, *again)
     pids = [] if state.life.pid is None else [state.life.pid]
     told = () if state.stuck else (Record("trainer.stuck", {"pids": pids}),)
+    if state.stop_signal is not None:
+        return notes.joined((*told, Disarm(_ALL)), _stopped(state))
     if policy.exit_when_stuck:
         return notes.joined((*told, Disarm(_ALL)), notes.failed(state, *notes.stuck()))
     return replace(state, stuck=True), (*told, *again)
@@ -146,7 +155,7 @@ def on_swept(state: State, event: Event, now: float, policy: Policy) -> Outcome:
         return deaths.judge_again(replace(state, stuck=False))
     said = () if state.stuck else (Record("trainer.stuck", {"pids": list(event.survivors)}),)
     if state.stop_signal is not None:
-        return notes.joined(said, notes.stopped(state))
+        return notes.joined(said, _stopped(state))
     if state.pause:
         return notes.joined(said, notes.paused(replace(state, stuck=True)))
     if policy.exit_when_stuck:

@@ -1,14 +1,14 @@
 """What happened, told to the core. Frozen facts; every event of a child carries the incarnation it belongs to."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from lastgood.verdict import Verdict
+from lastgood.verdict import Kind, Verdict
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RungFact:
     """A candidate as the core sees it. `verdict` is None while its bytes have not been judged; `linked` says that
     another name in the directory leads to it, and `trusted` that the verdict is an earlier one of this supervisor about bytes
@@ -21,6 +21,12 @@ class RungFact:
     verdict: Verdict | None = None
     linked: bool = False
     trusted: bool = False
+
+    def poisoned(self, reason: str) -> "RungFact":
+        """The same, not to be used for a reason that its bytes do not tell; what is bad anyway stays as it is."""
+        if self.verdict is None or not self.verdict.usable:
+            return self
+        return replace(self, verdict=self.verdict._replace(kind=Kind.POISONED, reason=reason))
 
 
 class Deadline(StrEnum):
@@ -113,7 +119,7 @@ class SavingChanged:
     saving: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SnapshotJudged:
     """A snapshot appeared or changed while the trainer ran, settled, and was judged."""
 

@@ -8,11 +8,14 @@ from collections.abc import Callable
 
 from lastgood.choose import newest_first
 from supervisor.core.commands import Arm, Command, Exit, PruneSnapshot, Record, SaveMemory, SetAside, SpawnTrainer
-from supervisor.core.events import Deadline
+from supervisor.core.events import Deadline, DeadlinePassed, Event
 from supervisor.core.state import ENDS, LIVE, Phase, State
 
 Commands = tuple[Command, ...]
 Check = Callable[[State, State, Commands], bool]
+
+WAITS = {Phase.BACKOFF: Deadline.BACKOFF, Phase.WAITING: Deadline.RETRY, Phase.STOPPING: Deadline.GRACE}
+"""Phases from which only a deadline leads, if nothing else happens."""
 
 KEPT_MIN = 2  # of the newest proven snapshots, whatever the settings say
 
@@ -58,13 +61,8 @@ def _is_over_for_good(before: State, after: State, commands: Commands) -> bool:
 
 
 def _waits_for_something(before: State, after: State, commands: Commands) -> bool:
-    awaited = {
-        Phase.BACKOFF: Deadline.BACKOFF,
-        Phase.WAITING: Deadline.RETRY,
-        Phase.STOPPING: Deadline.GRACE,
-    }.get(after.phase)
     armed = {one.deadline for one in commands if isinstance(one, Arm)}
-    return awaited is None or after.phase is before.phase or awaited in armed
+    return after.phase not in WAITS or after.phase is before.phase or WAITS[after.phase] in armed
 
 
 def _proven_ones_stay(before: State, after: State, commands: Commands) -> bool:
@@ -83,7 +81,8 @@ def _pruning_leaves_the_newest(before: State, after: State, commands: Commands) 
 
 def _high_water_rises(before: State, after: State, commands: Commands) -> bool:
     over = any(isinstance(one, Record) and one.event == "run.started_over" for one in commands)
-    return over or (after.memory.high_water or -1) >= (before.memory.high_water or -1)
+    marks = [-1 if state.memory.high_water is None else state.memory.high_water for state in (before, after)]
+    return over or marks == sorted(marks)
 
 
 def _starts(commands: Commands) -> list[SpawnTrainer]:
@@ -106,6 +105,18 @@ INVARIANTS: dict[str, Check] = {
 """Each as a sentence."""
 
 
-def broken(before: State, after: State, commands: Commands) -> list[str]:
-    """The invariants that a decision breaks; none, or there is a bug."""
-    return [name for name, holds in INVARIANTS.items() if not holds(before, after, commands)]
+def broken(before: State, event: Event, after: State, commands: Commands) -> list[str]:
+    """The invariants that a decision about an event breaks; none, or there is a bug."""
+    found = [name for name, holds in INVARIANTS.items() if not holds(before, after, commands)]
+    return [*found, *([] if _waits_again(before, event, after, commands) else [WAITS_AGAIN])]
+
+
+WAITS_AGAIN = "a deadline that passed in vain is set again"
+
+
+def _waits_again(before: State, event: Event, after: State, commands: Commands) -> bool:
+    """In a phase that waits for the very deadline that has passed."""
+    if not isinstance(event, DeadlinePassed) or WAITS.get(before.phase) is not event.deadline:
+        return True
+    armed = {one.deadline for one in commands if isinstance(one, Arm)}
+    return after.phase is not before.phase or event.deadline in armed

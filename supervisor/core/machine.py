@@ -126,7 +126,7 @@ TABLE: dict[type, dict[Phase, Action | str]] = {
         paused="it is paused",
     ),
     ResumeRequested: _row(ending.on_resume_noted, paused=ending.on_resume),
-    SettingsChanged: _row(_ASKED_FOR, starting=stall.on_settings, running=stall.on_settings),
+    SettingsChanged: _row(_ASKED_FOR, starting=trainer_life.on_settings, running=trainer_life.on_settings),
 }
 
 
@@ -143,7 +143,7 @@ def step(state: State, event: Event, now: float, policy: Policy) -> Outcome:
     if isinstance(cell, str):
         return state, ()
     after, commands = cell(state, event, now, policy)
-    if found := invariants.broken(state, after, commands):
+    if found := invariants.broken(state, event, after, commands):
         raise BrokenInvariantError(f"{type(event).__name__} in phase {state.phase}: not kept: {'; '.join(found)}")
     return after, commands
 

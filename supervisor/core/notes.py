@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from lastgood import keep
-from lastgood.choose import newest_first
+from lastgood.choose import with_one
 from lastgood.verdict import Kind
 from supervisor.core import budget
 from supervisor.core.blame import Blame, lack
@@ -41,10 +41,19 @@ def reached_step(state: State) -> int:
 
 def note_snapshot(state: State, rung: RungFact, policy: Policy) -> Outcome:
     """Take in a judged snapshot: say what it is, count progress, and give up old ones when it is proven."""
+    state, said = see(state, rung)
+    return joined(
+        said, _note_proven(state, rung, policy) if rung.verdict is not None and rung.verdict.proven else (state, ())
+    )
+
+
+def see(state: State, rung: RungFact) -> Outcome:
+    """Say what a snapshot is, and know of it."""
     assert rung.verdict is not None
-    rungs = newest_first([*(one for one in state.rungs if one.name != rung.name), rung])
-    state = replace(state, rungs=tuple(rungs))
+    state = replace(state, rungs=tuple(with_one(state.rungs, rung)))
     verdict = rung.verdict
+    if verdict.proven:
+        state = replace(state, memory=replace(state.memory, ever_proven=True))
     fields: dict[str, Any] = {
         "name": rung.name,
         "step": rung.step,
@@ -54,28 +63,25 @@ def note_snapshot(state: State, rung: RungFact, policy: Policy) -> Outcome:
     }
     if not verdict.usable:
         return state, (Record("snapshot.rejected", fields),)
-    record = Record("snapshot.verified", {**fields, "seconds": verdict.seconds, "bytes": verdict.bytes})
-    if not verdict.proven:
-        return state, (record,)
-    return joined((record,), _note_proven(state, rung, policy))
+    return state, (Record("snapshot.verified", {**fields, "seconds": verdict.seconds, "bytes": verdict.bytes}),)
 
 
 def _note_proven(state: State, rung: RungFact, policy: Policy) -> Outcome:
     """Progress is a step above high water; where nobody tells a step, a proven snapshot that was not there before."""
     state = _with_told(state, policy)
     step = state.life.reported if rung.step is None else rung.step
-    memory = replace(state.memory, ever_proven=True)
+    memory = state.memory
     known = state.incarnation == 0 or (
         step is not None and step <= (-1 if memory.high_water is None else memory.high_water)
     )
     if known or state.life.losses.is_after_finite(step):
-        return _prune(replace(state, memory=memory), policy)
+        return prune(state, policy)
     if step is not None:
         memory = replace(memory, high_water=step, reached=max(step, memory.reached or 0))
     memory = replace(memory, budget=budget.refill(memory.budget), open=False)
     state = replace(state, memory=memory, life=replace(state.life, progressed=True))
     said = Record("trainer.progressed", {"step": step, "loss": state.life.loss})
-    return joined((SaveMemory(memory), said), _prune(state, policy))
+    return joined((SaveMemory(memory), said), prune(state, policy))
 
 
 def _with_told(state: State, policy: Policy) -> State:
@@ -87,7 +93,7 @@ def _with_told(state: State, policy: Policy) -> State:
     return replace(state, memory=replace(state.memory, losses=tuple(losses.items())))
 
 
-def _prune(state: State, policy: Policy) -> Outcome:
+def prune(state: State, policy: Policy) -> Outcome:
     """Give up what retention gives up now. The snapshot that the trainer was resumed from is in use."""
     if policy.keep is None:
         return state, ()

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from lastgood.verdict import Kind
 from supervisor.core import deaths, notes, trainer_life
-from supervisor.core.commands import Arm, Command, Record, SaveMemory, SealSnapshot
-from supervisor.core.events import Deadline, DeadlinePassed, Event, RungFact, SnapshotReread
+from supervisor.core.commands import Arm, Command, Record, Reread, SaveMemory, SealSnapshot
+from supervisor.core.events import Deadline, DeadlinePassed, Event, RungFact, SnapshotReread, TrainerFellBack
 from supervisor.core.state import Ending, Phase, Policy, State
 from supervisor.core.trust import Trust
 
@@ -19,9 +19,9 @@ def on_reread(state: State, event: Event, now: float, policy: Policy) -> Outcome
     """The bytes were read again: what was held back counts from now on, or the trainer goes and all that it made."""
     assert isinstance(event, SnapshotReread)
     trust, verdict = state.memory.trust, event.rung.verdict
-    state = replace(state, rereading=False)
     if trust is None or trust.refuted or not trust.is_(event.rung):
-        return state, ()
+        return _looked_at_again(state, event.rung)
+    state = replace(state, rereading=False)
     if not event.reachable:
         return _again_later(state, now, policy)
     if verdict is None or verdict.usable:
@@ -30,6 +30,13 @@ def on_reread(state: State, event: Event, now: float, policy: Policy) -> Outcome
     if verdict.kind is Kind.UNREADABLE and state.doubts < tries:
         return _again_later(replace(state, doubts=state.doubts + 1), now, policy)
     return _refuted(state, trust, event.rung, now, policy)
+
+
+def _looked_at_again(state: State, rung: RungFact) -> Outcome:
+    """A trainer would not take it, and rightly so: it counts no longer."""
+    known = any(one.name == rung.name and one.mtime_ns == rung.mtime_ns for one in state.rungs)
+    bad = rung.verdict is not None and not rung.verdict.usable and rung.verdict.kind is not Kind.UNREADABLE
+    return notes.see(state, rung) if known and bad else (state, ())
 
 
 def _again_later(state: State, now: float, policy: Policy) -> Outcome:
@@ -50,13 +57,21 @@ def on_deadline(state: State, event: Event, now: float, policy: Policy) -> Outco
 
 
 def on_fell_back(state: State, event: Event, now: float, policy: Policy) -> Outcome:
-    """A trainer that found the bytes bad by itself, and went on from older ones, has made nothing of them."""
-    before = state.life.resumed
+    """A trainer that found the bytes bad by itself, and went on from older ones, has made nothing of them.
+
+    All that it would not take is looked at again.
+    """
+    assert isinstance(event, TrainerFellBack)
+    before, news = state.life.resumed, event != state.life.fell_back
     state, said = trainer_life.on_fell_back(state, event, now, policy)
+    names = {one.name for one in event.rejected} if news else set()
+    doubtful = [rung for rung in state.rungs if rung.name in names and rung.verdict is not None and rung.verdict.proven]
+    said = (*said, *(Reread(rung.name, rung.mtime_ns) for rung in doubtful))
     if state.memory.trust is None or state.life.resumed == before:
         return state, said
     memory = replace(state.memory, trust=None)
-    return notes.joined((*said, SaveMemory(memory)), release(replace(state, memory=memory), now, policy))
+    settled = replace(state, memory=memory, rereading=False)
+    return notes.joined((*said, SaveMemory(memory)), release(settled, now, policy))
 
 
 def _confirmed(state: State, rung: RungFact, now: float, policy: Policy) -> Outcome:

@@ -102,10 +102,16 @@ def _as_cleared(state: State, after: State, cleared: tuple[Command, ...]) -> Sta
 def _hindered(state: State, found: Hindrance, now: float, policy: Policy) -> Outcome:
     """Say once what is waited for, and look again in a while."""
     before = state.wait
+    state, gone = notes.prune(state, policy) if _may_prune(state, found) else (state, ())
     said = () if before is not None and before.obstacle is found.obstacle else (Record(found.obstacle, found.fields),)
     wait = Wait(found.obstacle, now if before is None else before.since)
     waiting = replace(state, phase=Phase.WAITING, wait=wait)
-    return waiting, (*said, Arm(Deadline.RETRY, now + policy.retry_seconds))
+    return waiting, (*gone, *said, Arm(Deadline.RETRY, now + policy.retry_seconds))
+
+
+def _may_prune(state: State, found: Hindrance) -> bool:
+    """Whether retention is to do its part now: a dead trainer may have filled the disk with what nobody has counted yet."""
+    return found.obstacle is Obstacle.DISK and state.memory.trust is None
 
 
 def _doubted(state: State, rungs: tuple[RungFact, ...]) -> tuple[RungFact, ...]:

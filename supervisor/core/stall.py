@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from supervisor.core.commands import Arm, Command, Disarm
-from supervisor.core.events import Deadline, Event, SavingChanged, SettingsChanged
+from supervisor.core.events import Deadline, Event, SavingChanged
 from supervisor.core.state import Life, Phase, Policy, State
 
 Outcome = tuple[State, tuple[Command, ...]]
@@ -20,10 +20,10 @@ def life_sign(state: State, now: float, policy: Policy, checked: bool = True) ->
     life = state.life
     gap = max(life.gap_seconds, now - life.sign_at) if life.signs and not life.saving else life.gap_seconds
     life = replace(life, signs=life.signs + 1, sign_at=now, gap_seconds=gap, checked=checked)
-    return replace(state, life=life, phase=Phase.RUNNING), _listen(life, now, policy)
+    return replace(state, life=life, phase=Phase.RUNNING), listen(life, now, policy)
 
 
-def _listen(life: Life, now: float, policy: Policy) -> tuple[Command, ...]:
+def listen(life: Life, now: float, policy: Policy) -> tuple[Command, ...]:
     """Arm the deadline of the silence that begins now."""
     if life.finishing:
         return ()
@@ -35,15 +35,11 @@ def _listen(life: Life, now: float, policy: Policy) -> tuple[Command, ...]:
     return Disarm((Deadline.STARTUP,)), Arm(Deadline.RUNNING, now + max(policy.stall.running_seconds, usual))
 
 
-def on_settings(state: State, event: Event, now: float, policy: Policy) -> Outcome:
-    """Other limits: the silence that lasts is held against them, from its beginning. Before a trainer is there, it has none."""
-    assert isinstance(event, SettingsChanged)
-    return state, _listen(state.life, state.life.sign_at, policy) if state.life.sign_at else ()
-
-
 def on_saving(state: State, event: Event, now: float, policy: Policy) -> Outcome:
     """A save under way has a deadline of its own in place of the one that held; when it is over, silence is counted anew."""
     assert isinstance(event, SavingChanged)
+    if state.life.pid is None:
+        return state, ()  # what runs before the trainer writes
     life = replace(state.life, saving=event.saving, sign_at=state.life.sign_at if event.saving else now)
     others = tuple(one for one in SILENCES if (one is Deadline.SAVING) is not event.saving)
-    return replace(state, life=life), (Disarm(others), *_listen(life, now, policy))
+    return replace(state, life=life), (Disarm(others), *listen(life, now, policy))

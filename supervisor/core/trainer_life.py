@@ -15,6 +15,7 @@ from supervisor.core.events import (
     HeartbeatSeen,
     RungFact,
     SaveFailed,
+    SettingsChanged,
     SnapshotGone,
     SnapshotJudged,
     SnapshotSealed,
@@ -112,6 +113,12 @@ def _is_below_resumed(state: State, step: int | None, policy: Policy) -> bool:
     return step is not None and step < resumed.step
 
 
+def _is_above_resumed(state: State, rung: RungFact) -> bool:
+    """Whether it shows that the trainer went on from there; the resumed one itself, touched or saved again, does not."""
+    resumed = state.life.resumed
+    return resumed is None or resumed.step is None or rung.step is None or rung.step > resumed.step
+
+
 def _was_written_since(state: State, rung: RungFact) -> bool:
     """Whether a rung is younger than the resumed one; an older one was copied in, and says nothing of the trainer."""
     resumed = state.life.resumed
@@ -153,9 +160,11 @@ def _seal_outlived(state: State) -> Outcome:
 def on_snapshot(state: State, event: Event, now: float, policy: Policy) -> Outcome:
     """A snapshot was judged: take it in, and hold the first one after a resume against the resumed step."""
     assert isinstance(event, SnapshotJudged)
-    alive = state.phase in (Phase.STARTING, Phase.RUNNING)
     rung = event.rung
     assert rung.verdict is not None
+    if state.phase is Phase.STARTING and state.life.pid is None:
+        return _before_the_trainer(state, rung)
+    alive = state.phase in (Phase.STARTING, Phase.RUNNING)
     new = _is_new(state, rung)
     tells = alive and new and rung.verdict.usable and _was_written_since(state, rung)
     if tells and _is_below_resumed(state, rung.step, policy):
@@ -167,11 +176,20 @@ def on_snapshot(state: State, event: Event, now: float, policy: Policy) -> Outco
         state, commands = notes.note_snapshot(_without_seal(state, rung.name), rung, policy)
     if not alive or not new:
         return state, commands
-    state, armed = stall.life_sign(state, now, policy, state.life.checked or tells)
+    checked = state.life.checked or (tells and _is_above_resumed(state, rung))
+    state, armed = stall.life_sign(state, now, policy, checked)
     state, seals = _seal_outlived(state)
     if state.memory.trust is None:
         state = _await_seal(state, rung)
     return notes.joined((*commands, *armed, *seals), watch_the_end(state, now, policy))
+
+
+def _before_the_trainer(state: State, rung: RungFact) -> Outcome:
+    """What runs before it has brought a snapshot: that is no work of this trainer's, and no sign that it lives."""
+    if (trust := state.memory.trust) is not None:
+        left = replace(trust, left=(*trust.left, (rung.name, rung.mtime_ns)))
+        state = replace(state, memory=replace(state.memory, trust=left))
+    return notes.see(state, rung)
 
 
 def hold(state: State, rung: RungFact) -> State:
@@ -205,6 +223,21 @@ def watch_the_end(state: State, now: float, policy: Policy) -> Outcome:
     finishing = replace(state, life=replace(state.life, finishing=True))
     drop = Disarm(stall.SILENCES)
     return finishing, (drop, Arm(Deadline.EXIT, now + policy.stall.exit_seconds))
+
+
+def on_settings(state: State, event: Event, now: float, policy: Policy) -> Outcome:
+    """Other limits: the silence that lasts is held against them, from its beginning; and the end may be another."""
+    assert isinstance(event, SettingsChanged)
+    life = state.life
+    if life.pid is None:
+        return state, ()
+    if not life.finishing:
+        return notes.joined(stall.listen(life, life.sign_at, policy), watch_the_end(state, now, policy))
+    going_on = replace(state, life=replace(life, finishing=False))
+    over, orders = watch_the_end(going_on, life.sign_at, policy)
+    if over.life.finishing:
+        return over, orders
+    return going_on, (Disarm((Deadline.EXIT,)), *stall.listen(going_on.life, now, policy))
 
 
 def on_sealed(state: State, event: Event, now: float, policy: Policy) -> Outcome:

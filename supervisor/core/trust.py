@@ -6,7 +6,6 @@ Until they have been, what the trainer publishes does not count. If they turn ou
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lastgood.verdict import Kind
 from supervisor.core.blame import Blame
 from supervisor.core.events import RungFact
 
@@ -53,9 +52,4 @@ def _tainted(rung: RungFact, trust: Trust) -> RungFact:
     made_of_it = rung.step is not None and rung.step >= trust.step and not trust.is_(rung)
     if not made_of_it or (rung.name, rung.mtime_ns) in trust.left:
         return rung
-    if rung.verdict is None or not rung.verdict.usable:
-        return rung
-    reason = f"its trainer had been resumed from {trust.name}, whose bytes turned out bad"
-    return RungFact(
-        rung.name, rung.step, rung.mtime_ns, rung.verdict._replace(kind=Kind.POISONED, reason=reason), rung.linked
-    )
+    return rung.poisoned(f"its trainer had been resumed from {trust.name}, whose bytes turned out bad")

@@ -70,7 +70,7 @@ def test_an_outage_is_said_once_and_again_when_it_comes_back() -> None:
 @pytest.mark.parametrize("kind", [Kind.CORRUPT, Kind.TRUNCATED])
 def test_a_bad_old_snapshot_that_changes_at_the_start_says_nothing_of_the_trainer(kind: Kind) -> None:
     """It neither accuses a healthy trainer nor ticks off the check of an ignoring one."""
-    start = replace(running(), phase=Phase.STARTING, life=Life(resumed=rung(50)))
+    start = replace(running(), phase=Phase.STARTING, life=Life(pid=7, resumed=rung(50)))
     state, _ = step(start, e.SnapshotJudged(replace(rung(30, kind), mtime_ns=99)), 1.0, POLICY)
     assert (Phase.RUNNING, False) == (state.phase, state.life.checked)
     state, commands = step(state, e.StepReported(1, 7, None), 2.0, POLICY)
@@ -80,7 +80,7 @@ def test_a_bad_old_snapshot_that_changes_at_the_start_says_nothing_of_the_traine
 
 def test_a_start_that_the_system_refuses_accuses_no_snapshot() -> None:
     """There was no trainer to die from it."""
-    state = State(Phase.STARTING, known(), Life(resumed=rung(50)), (rung(50), rung(40)))
+    state = State(Phase.STARTING, known(), Life(pid=7, resumed=rung(50)), (rung(50), rung(40)))
     for _ in range(3):
         state, _ = step(state, e.SpawnFailed(1, "Cannot allocate memory"), 1.0, POLICY)
         state, _ = step(state, ladder(rung(50), rung(40)), 1.0, POLICY)

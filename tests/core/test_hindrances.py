@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lastgood.keep import Keep
 from lastgood.verdict import Kind
 from supervisor.core import commands as c
 from supervisor.core import events as e
@@ -200,3 +201,16 @@ def test_the_machines_faults_spend_nothing_and_are_given_more_time_each(
     assert 300.0 == delays[-1]
     after, _, commands = died(hindrance, replace(state, life=replace(state.life, progressed=True)), last_lines=lines)
     assert 1.0 == record(tuple(commands), "restart.scheduled")["delay_seconds"]
+
+
+def test_retention_does_its_part_before_a_disk_is_waited_for() -> None:
+    """A dead trainer filled the disk with snapshots that nobody had counted: what retention would give up goes first."""
+    policy = replace(POLICY, keep=Keep(2))
+    seen = ladder(rung(90), rung(80, None), rung(70), rung(60), rung(50))
+    known = (rung(70), rung(60), rung(50))
+    for found, gone in ((LOW, ["ckpt_50.pt", "ckpt_60.pt"]), (LOST, [])):
+        state = at(Phase.SELECTING, rungs=known)
+        state, commands = step(state, replace(seen, hindrance=found), 1.0, policy)
+
+        assert Phase.WAITING is state.phase
+        assert gone == [one.rung.name for one in commands if isinstance(one, c.PruneSnapshot)]

@@ -59,13 +59,29 @@ BROKEN: list[tuple[str, State, State, tuple[c.Command, ...]]] = [
         (c.PruneSnapshot(rung(30)),),
     ),
     ("high water only rises", SELECTING, replace(SELECTING, memory=Memory(incarnation=1, high_water=40)), ()),
+    (
+        "high water only rises",
+        at(Phase.SELECTING, memory=Memory(high_water=0)),
+        at(Phase.SELECTING, memory=Memory()),
+        (),
+    ),
 ]
 
 
 @pytest.mark.parametrize(("name", "before", "after", "commands"), BROKEN)
 def test_an_invariant_can_be_broken(name: str, before: State, after: State, commands: tuple[c.Command, ...]) -> None:
     """A check that cannot fail is none."""
-    assert name in invariants.broken(before, after, commands)
+    assert name in invariants.broken(before, e.SettingsChanged(), after, commands)
+
+
+def test_a_deadline_that_passed_in_vain_is_set_again() -> None:
+    """A phase that only its deadline leads out of would last for ever."""
+    for phase, deadline in invariants.WAITS.items():
+        state, passed = at(phase), e.DeadlinePassed(deadline, 1)
+        assert [invariants.WAITS_AGAIN] == invariants.broken(state, passed, state, ())
+        assert [] == invariants.broken(state, passed, state, (c.Arm(deadline, 9.0),))
+        assert [] == invariants.broken(state, e.DeadlinePassed(e.Deadline.RUNNING, 1), state, ())
+        assert [] == invariants.broken(state, passed, at(Phase.SELECTING), ())
 
 
 def test_every_invariant_has_been_broken() -> None:
@@ -90,7 +106,9 @@ def test_what_is_right_breaks_none() -> None:
         (SELECTING, replace(SELECTING, memory=Memory(incarnation=1)), (over,)),
     ]
 
-    assert [[]] * len(right) == [invariants.broken(*one) for one in right]
+    assert [[]] * len(right) == [
+        invariants.broken(before, e.SettingsChanged(), after, commands) for before, after, commands in right
+    ]
 
 
 def test_a_decision_that_breaks_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

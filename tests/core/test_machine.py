@@ -48,7 +48,7 @@ def at(phase: Phase, **more: Any) -> State:
 
 def running(**more: Any) -> State:
     """A trainer that was resumed from step 50 and has told step 60."""
-    life = Life(resumed=rung(50), reported=60, checked=True, signs=2, sign_at=0.0)
+    life = Life(pid=7, resumed=rung(50), reported=60, checked=True, signs=2, sign_at=0.0)
     memory = Memory(high_water=50, reached=60, incarnation=1)
     return replace(State(Phase.RUNNING, memory=memory, life=life, rungs=(rung(50),)), **more)
 
@@ -68,6 +68,11 @@ def record(commands: tuple[c.Command, ...], event: str) -> dict[str, Any]:
     found = [one for one in commands if isinstance(one, c.Record) and one.event == event]
     assert len(found) == 1, names(commands)
     return dict(found[0].fields)
+
+
+def records(commands: tuple[c.Command, ...]) -> list[str]:
+    """The events of the records alone."""
+    return [one.event for one in commands if isinstance(one, c.Record)]
 
 
 SAMPLES: dict[type, e.Event] = {
@@ -280,7 +285,7 @@ def test_a_trainer_that_never_resumes_is_started_fresh_each_time() -> None:
 
 def test_the_first_step_is_held_against_the_resumed_one() -> None:
     """A trainer that starts over instead of resuming is killed before it can save, and the run ends with 5."""
-    state = replace(running(), phase=Phase.STARTING, life=Life(resumed=rung(50)))
+    state = replace(running(), phase=Phase.STARTING, life=Life(pid=7, resumed=rung(50)))
     state, commands = step(state, e.StepReported(1, 1, 4.0), 1.0, POLICY)
     assert ["resume.ignored", "Disarm", "KillTree", "Arm"] == names(commands)
     assert {"resumed_step": 50, "reported_step": 1} == record(commands, "resume.ignored")
@@ -294,7 +299,7 @@ def test_the_first_step_is_held_against_the_resumed_one() -> None:
 
 def test_a_first_snapshot_below_the_resumed_step_is_ignoring_too() -> None:
     """A silent trainer is found out by its first snapshot."""
-    state = replace(running(), phase=Phase.STARTING, life=Life(resumed=rung(50)))
+    state = replace(running(), phase=Phase.STARTING, life=Life(pid=7, resumed=rung(50)))
     copied_in, _ = step(state, e.SnapshotJudged(rung(10)), 1.0, POLICY)
     assert Phase.RUNNING is copied_in.phase
 
@@ -307,7 +312,7 @@ def test_a_first_snapshot_below_the_resumed_step_is_ignoring_too() -> None:
 def test_where_the_pattern_is_a_guess_one_low_step_may_be_a_banner() -> None:
     """`optimization steps = 5` proves nothing; two low steps in a row do."""
     policy = replace(POLICY, low_steps_max=2)
-    start = replace(running(), phase=Phase.STARTING, life=Life(resumed=rung(50)))
+    start = replace(running(), phase=Phase.STARTING, life=Life(pid=7, resumed=rung(50)))
     state, commands = step(start, e.StepReported(1, 5, None), 1.0, policy)
     assert (Phase.STARTING, ()) == (state.phase, commands)
     assert Phase.RUNNING is step(state, e.StepReported(1, 51, None), 1.0, policy)[0].phase
@@ -324,7 +329,7 @@ def fell_back(chosen: str = "ckpt_40.pt", step: int | None = 40, passed: str = "
 
 def starting(*older: e.RungFact) -> State:
     """A trainer that is meant to go on from step 50 and has said nothing yet."""
-    return replace(running(), phase=Phase.STARTING, life=Life(resumed=rung(50)), rungs=(rung(50), *older))
+    return replace(running(), phase=Phase.STARTING, life=Life(pid=7, resumed=rung(50)), rungs=(rung(50), *older))
 
 
 def test_a_trainers_own_fallback_is_said_with_what_it_costs() -> None:
@@ -332,7 +337,7 @@ def test_a_trainers_own_fallback_is_said_with_what_it_costs() -> None:
     _, commands = step(running(), fell_back(), 1.0, POLICY)
     rejected = [{"name": "ckpt_50.pt", "verdict": "corrupt", "reason": "its SHA-256 differs"}]
 
-    assert ["fallback.chosen"] == names(commands)
+    assert ["fallback.chosen"] == records(commands)
     assert {
         "by": "trainer", "newest_step": 50, "chosen": "ckpt_40.pt", "chosen_step": 40, "depth": 1, "steps_lost": 20,
         "rejected": rejected,
@@ -346,8 +351,8 @@ def test_a_fallback_that_many_processes_note_is_said_once() -> None:
     """Each rank of a trainer loads by itself; another fallback, or that of the next trainer, is said again."""
     state, _ = step(running(), fell_back(), 1.0, POLICY)
     assert (state, ()) == step(state, fell_back(), 1.0, POLICY)
-    assert ["fallback.chosen"] == names(step(state, fell_back("ckpt_30.pt", 30), 1.0, POLICY)[1])
-    assert ["fallback.chosen"] == names(step(replace(state, life=Life()), fell_back(), 1.0, POLICY)[1])
+    assert ["fallback.chosen"] == records(step(state, fell_back("ckpt_30.pt", 30), 1.0, POLICY)[1])
+    assert ["fallback.chosen"] == records(step(replace(state, life=Life()), fell_back(), 1.0, POLICY)[1])
 
 
 @pytest.mark.parametrize("policy", [POLICY, SELF], ids=["told", "self"])
@@ -371,7 +376,7 @@ def test_a_trainer_that_finds_its_snapshot_bad_may_fall_back_and_say_so(policy: 
 def test_other_fallbacks_excuse_nothing(note: e.TrainerFellBack) -> None:
     """They are said, and a step below the one to resume from still ends the trainer."""
     state, commands = step(starting(rung(40), rung(30, Kind.CORRUPT)), note, 1.0, SELF)
-    assert ["fallback.chosen"] == names(commands)
+    assert ["fallback.chosen"] == records(commands)
     state, commands = step(state, e.StepReported(1, 41, None), 1.0, SELF)
 
     assert Ending.IGNORED is state.ending
@@ -394,7 +399,7 @@ def test_a_failed_save_is_said_and_changes_nothing(phase: Phase) -> None:
 
 def test_a_step_after_the_resumed_one_is_fine() -> None:
     """The first step that follows makes the trainer running."""
-    state = replace(running(), phase=Phase.STARTING, life=Life(resumed=rung(50)))
+    state = replace(running(), phase=Phase.STARTING, life=Life(pid=7, resumed=rung(50)))
     state, commands = step(state, e.StepReported(1, 51, 4.0), 1.0, POLICY)
 
     assert (Phase.RUNNING, True) == (state.phase, state.life.checked)
@@ -803,7 +808,9 @@ def test_a_late_step_counts_as_reached_and_no_more() -> None:
 
 def test_old_rungs_judged_late_are_no_life_sign() -> None:
     """A snapshot that was there before is not taken for news of the trainer."""
-    state = replace(running(), phase=Phase.STARTING, life=Life(resumed=rung(50)), rungs=(rung(50), rung(40, None)))
+    state = replace(
+        running(), phase=Phase.STARTING, life=Life(pid=7, resumed=rung(50)), rungs=(rung(50), rung(40, None))
+    )
     state, commands = step(state, e.SnapshotJudged(rung(40)), 0.0, POLICY)
 
     assert (Phase.STARTING, 0) == (state.phase, state.life.signs)
@@ -830,7 +837,7 @@ def test_a_line_that_names_the_final_step_is_no_completion() -> None:
 def test_a_usage_error_of_a_run_that_ever_progressed_is_retried() -> None:
     """A run of days does not end over one start that could not read its script."""
     memory = Memory(incarnation=1, high_water=50, budget=Budget(ever_progressed=True))
-    state = replace(running(memory=memory), phase=Phase.STARTING, life=Life(resumed=rung(50)))
+    state = replace(running(memory=memory), phase=Phase.STARTING, life=Life(pid=7, resumed=rung(50)))
 
     assert "restart.scheduled" in names(died(state, rung(50), code=2, signal=None)[1])
 
@@ -925,3 +932,29 @@ def test_snapshots_none_of_which_can_be_read_now_are_waited_for() -> None:
 
     gone_on, _ = step(replace(state, tries=POLICY.unreadable_tries), event, 1.0, POLICY)
     assert Phase.FAILED is gone_on.phase
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_stop_does_not_wait_for_what_will_not_die(wanted: bool) -> None:
+    """Leader or child, killed and still there: a supervisor that is to stop tells so and ends; any other waits."""
+    stop = 15 if wanted else None
+    led = replace(running(), phase=Phase.STOPPING, killed=True, stop_signal=stop)
+    leader, told_of_leader = step(led, e.DeadlinePassed(e.Deadline.GRACE, 1), 9.0, POLICY)
+    dead = at(Phase.SELECTING, stop_signal=stop, death=e.TrainerExited(1, None, 9))
+    child, told_of_child = step(dead, e.TreeSwept(1, (41,)), 9.0, POLICY)
+
+    assert ["trainer.stuck"] * 2 == [records(told_of_leader)[0], records(told_of_child)[0]]
+    assert [7] == record(told_of_leader, "trainer.stuck")["pids"]
+    ends = [leader.phase, child.phase]
+    assert ([Phase.STOPPED] * 2 if wanted else [Phase.STOPPING, Phase.WAITING]) == ends
+    assert wanted == ("trainer.exited" in records(told_of_child))
+
+
+def test_the_resumed_snapshot_touched_says_nothing_of_the_trainer() -> None:
+    """Somebody changes the very file while the trainer starts: that it has its step does not show that the trainer went on from it."""
+    state = replace(running(), phase=Phase.STARTING, life=Life(pid=7, resumed=rung(50)))
+    state, _ = step(state, e.SnapshotJudged(replace(rung(50), mtime_ns=99)), 1.0, POLICY)
+    assert not state.life.checked
+    _, commands = step(state, e.StepReported(1, 3, None), 2.0, POLICY)
+
+    assert "resume.ignored" in names(commands)

@@ -1,11 +1,15 @@
 """A SIGKILL that nobody here sent: the OOM killer's where it is counted, and nobody's where it is not."""
 
+from dataclasses import replace
+
 import pytest
 
 from supervisor.core.budget import Budget
 from supervisor.core.causes import Context, evidence, exit_cause
 from supervisor.core.events import TrainerExited
-from tests.core.test_machine import died, names, record, rung, running
+from supervisor.core.machine import step
+from supervisor.core.state import Phase
+from tests.core.test_machine import POLICY, died, ladder, names, record, rung, running
 
 
 @pytest.mark.parametrize(
@@ -87,5 +91,21 @@ def test_the_record_says_what_is_known_of_a_sigkill(oom_kills: int | None, words
 )
 def test_of_other_deaths_there_is_nothing_to_say(code: int | None, signal: int | None, cause: str) -> None:
     """What needs no guess has none in its record."""
-    assert evidence(TrainerExited(1, code, signal), cause) is None
-    assert evidence(TrainerExited(1, code, signal, oom_kills=1), cause) is None
+    assert None is evidence(TrainerExited(1, code, signal), cause)
+    assert None is evidence(TrainerExited(1, code, signal, oom_kills=0), "chaos")
+
+
+def test_a_worker_that_memory_cost_its_life_accuses_no_snapshot() -> None:
+    """A rank or a DataLoader worker was the kernel's victim, and its trainer failed of it: that is told, and nobody blamed."""
+    death = TrainerExited(
+        1, 1, None, last_lines=("RuntimeError: DataLoader worker is killed by signal: Killed.",), oom_kills=1
+    )
+    state = running()
+    for _ in range(2):
+        dead = replace(state, phase=Phase.SELECTING, death=death)
+        after, commands = step(dead, ladder(rung(50), rung(40, None)), 9.0, POLICY)
+
+        assert None is after.memory.blame
+        said = record(commands, "trainer.exited")
+        assert "crashed" == said["cause"]
+        assert "1 OOM kill" in said["evidence"]

@@ -41,7 +41,7 @@ def saving(state: State, at: float, is_saving: bool = True) -> tuple[State, tupl
 def test_a_save_under_way_has_the_only_deadline(phase: Phase, signs: int) -> None:
     """While it lasts neither the start-up's nor the running deadline is armed; when it is over, just that one is again."""
     before = (c.Arm(e.Deadline.STARTUP, 900.0), c.Arm(e.Deadline.RUNNING, 600.0))
-    state, begun = saving(running(phase=phase, life=Life(signs=signs)), 100.0)
+    state, begun = saving(running(phase=phase, life=Life(pid=7, signs=signs)), 100.0)
     assert {e.Deadline.SAVING: 1300.0} == armed(before, begun)
 
     _, over = saving(state, 500.0, is_saving=False)
@@ -68,7 +68,7 @@ def test_steps_beside_a_save_put_its_deadline_off() -> None:
 
 def test_a_save_is_no_gap_between_two_life_signs() -> None:
     """What a save took does not make the running deadline longer."""
-    begun = running(life=Life(signs=2, sign_at=0.0, checked=True))
+    begun = running(life=Life(pid=7, signs=2, sign_at=0.0, checked=True))
     state, commands = after(
         begun,
         (1.0, e.SavingChanged(1, True)),
@@ -83,14 +83,14 @@ def test_a_save_is_no_gap_between_two_life_signs() -> None:
 
 def test_a_pause_that_is_usual_is_allowed_inside_a_save_too() -> None:
     """The saving deadline is no shorter than five times the longest gap seen."""
-    slow = running(life=Life(signs=2, gap_seconds=1000.0))
+    slow = running(life=Life(pid=7, signs=2, gap_seconds=1000.0))
 
     assert {e.Deadline.SAVING: 5010.0} == armed(saving(slow, 10.0)[1])
 
 
 def test_saves_past_the_end_have_no_deadline() -> None:
     """Once the final snapshot is proven only the exit is waited for."""
-    assert {} == armed(saving(running(life=Life(signs=2, finishing=True)), 1.0)[1])
+    assert {} == armed(saving(running(life=Life(pid=7, signs=2, finishing=True)), 1.0)[1])
 
 
 def test_the_deadline_of_a_save_ends_with_it_when_the_trainer_has_finished() -> None:
@@ -104,7 +104,9 @@ def test_the_deadline_of_a_save_ends_with_it_when_the_trainer_has_finished() -> 
 
 def test_a_heartbeat_is_a_life_sign() -> None:
     """It puts the deadline off, proves that earlier saves were outlived, and arms the running deadline with the second."""
-    state, first = step(running(phase=Phase.STARTING, life=Life(unsealed=("a.pt",))), e.HeartbeatSeen(1), 10.0, POLICY)
+    state, first = step(
+        running(phase=Phase.STARTING, life=Life(pid=7, unsealed=("a.pt",))), e.HeartbeatSeen(1), 10.0, POLICY
+    )
     assert (Phase.RUNNING, {e.Deadline.STARTUP: 910.0}) == (state.phase, armed(first))
     assert c.SealSnapshot("a.pt") in first
 
@@ -114,7 +116,7 @@ def test_a_heartbeat_is_a_life_sign() -> None:
 
 def test_a_heartbeat_does_not_say_what_was_resumed() -> None:
     """The first step after it is still held against the resumed one."""
-    state, _ = step(running(phase=Phase.STARTING, life=Life(resumed=rung(50))), e.HeartbeatSeen(1), 1.0, POLICY)
+    state, _ = step(running(phase=Phase.STARTING, life=Life(pid=7, resumed=rung(50))), e.HeartbeatSeen(1), 1.0, POLICY)
     _, commands = step(state, e.StepReported(1, 3, None), 2.0, POLICY)
 
     assert "resume.ignored" in names(commands)
@@ -122,7 +124,7 @@ def test_a_heartbeat_does_not_say_what_was_resumed() -> None:
 
 def test_heartbeats_make_no_completion_of_a_banner() -> None:
     """`training for 100 steps`, a heart that beats, and exit 0: that is ended early."""
-    state = running(life=Life(checked=True))
+    state = running(life=Life(pid=7, checked=True))
     for at, event in enumerate((e.StepReported(1, 100, None), e.HeartbeatSeen(1), e.HeartbeatSeen(1))):
         state, _ = step(state, event, float(at), POLICY)
 

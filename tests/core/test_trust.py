@@ -280,9 +280,16 @@ def test_a_trainer_that_noticed_by_itself_goes_on() -> None:
     noted = e.TrainerFellBack(1, 50, "ckpt_40.pt", 40, 1, (e.PassedOver("ckpt_50.pt", "corrupt", "it differs"),))
     state, commands = step(state, noted, 6.0, POLICY)
 
-    assert ["fallback.chosen", "SaveMemory", "snapshot.verified"] == names(commands)[:3]
+    assert ["fallback.chosen", "Reread", "SaveMemory", "snapshot.verified"] == names(commands)[:4]
     assert None is state.memory.trust
-    assert (replace(state, rereading=False), ()) == step(state, reread(Kind.CORRUPT), 7.0, POLICY)
+    assert not state.rereading
+    state, commands = step(
+        state, reread(Kind.CORRUPT), 7.0, POLICY
+    )  # it counts no longer, and stays for a fallback to set aside
+    assert ["snapshot.rejected"] == names(commands)
+    assert Kind.CORRUPT is next(one.verdict.kind for one in state.rungs if one.step == 50 and one.verdict)
+    assert (state, ()) == step(state, reread(Kind.UNREADABLE), 8.0, POLICY)
+    assert (state, ()) == step(state, e.SnapshotReread(rung(55, Kind.CORRUPT)), 8.0, POLICY)
 
 
 def test_another_fallback_of_the_trainer_changes_nothing() -> None:
@@ -305,10 +312,10 @@ def test_a_stop_while_they_are_read_is_a_stop() -> None:
 
 def test_news_of_another_snapshot_is_none() -> None:
     """An answer about what is no longer trusted, or has become another file, changes nothing."""
-    other = e.SnapshotReread(rung(40, Kind.CORRUPT))
+    other = e.SnapshotReread(rung(45, Kind.CORRUPT))
     before = trusting()
 
-    assert (replace(before, rereading=False), ()) == step(before, other, 7.0, POLICY)
+    assert (before, ()) == step(before, other, 7.0, POLICY)
     assert () == step(running(), e.DeadlinePassed(e.Deadline.RETRY, 1), 7.0, POLICY)[1]
 
 

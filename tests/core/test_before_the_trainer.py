@@ -1,0 +1,54 @@
+"""What happens before the trainer is there, while `trainer.pre_start` runs, is none of its doing."""
+
+from dataclasses import replace
+
+import pytest
+
+from lastgood.verdict import Kind
+from supervisor.core import commands as c
+from supervisor.core import events as e
+from supervisor.core.machine import step
+from supervisor.core.memory import Memory
+from supervisor.core.state import Life, Phase, State
+from supervisor.core.trust import Trust
+from tests.core.test_machine import POLICY, names, rung
+
+MEMORY = Memory(high_water=50, reached=60, incarnation=2)
+STARTING = State(Phase.STARTING, MEMORY, Life(resumed=rung(50)), (rung(50),))
+
+
+@pytest.mark.parametrize("brought", [rung(40), rung(70), rung(60, Kind.UNPROVEN)])
+def test_a_snapshot_that_it_brings_is_no_work_and_no_sign_of_life(brought: e.RungFact) -> None:
+    """Copied in from a bucket, older or newer: it is known from then on, and nothing counts, is armed or ends for it."""
+    state, commands = step(STARTING, e.SnapshotJudged(brought), 5.0, POLICY)
+
+    assert ["snapshot.verified"] == names(commands)
+    assert (Phase.STARTING, STARTING.life, 50) == (state.phase, state.life, state.memory.high_water)
+    assert brought in state.rungs
+    assert MEMORY.budget == state.memory.budget
+
+
+def test_if_it_fails_the_start_has_failed() -> None:
+    """Whatever it brought before: that is a death as any other."""
+    state, _ = step(STARTING, e.SnapshotJudged(rung(70)), 5.0, POLICY)
+    state, commands = step(state, e.SpawnFailed(2, "trainer.pre_start ended with code 1"), 6.0, POLICY)
+
+    assert Phase.SELECTING is state.phase
+    assert c.SweepTree(2) in commands
+
+
+def test_what_it_brought_is_not_held_against_the_trainer() -> None:
+    """After a start on trust it is among what was there before, and is not held back either."""
+    trusting = replace(STARTING, memory=replace(MEMORY, trust=Trust("ckpt_50.pt", 50, 50)))
+    state, _ = step(trusting, e.SnapshotJudged(rung(70)), 5.0, POLICY)
+
+    assert ((("ckpt_70.pt", 70),), ()) == (state.memory.trust.left, state.life.held)  # type: ignore[union-attr]
+
+
+def test_a_save_of_its_own_begins_no_silence() -> None:
+    """The deadlines of a trainer begin when it is there."""
+    assert (STARTING, ()) == step(STARTING, e.SavingChanged(2, True), 5.0, POLICY)
+    state, commands = step(STARTING, e.TrainerSpawned(2, 7), 6.0, POLICY)
+
+    assert [e.Deadline.STARTUP] == [one.deadline for one in commands if isinstance(one, c.Arm)]
+    assert 7 == state.life.pid
