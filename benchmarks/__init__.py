@@ -8,5 +8,7 @@ A row is data and two callables (`rows.py`). Pairs are interleaved and take turn
 does meanwhile meets both; the verdict comes from the interval of the median of the paired ratios, and is "too noisy to
 tell" when that interval has the target inside. More pairs (`--pairs`) make it narrower.
 
+The supervisor is measured as it is run, in a process of its own that tells its moments (`probe.py`).
+
 Not covered: machines with other things to do; they only make it say more often that it cannot tell.
 """

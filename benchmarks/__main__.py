@@ -15,8 +15,8 @@ from benchmarks.rows import ROWS
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "out"
-FULL = {"size": 1.5, "snapshots": 10_000, "pairs": None}
-QUICK = {"size": 0.05, "snapshots": 100, "pairs": 6}
+FULL = {"size": 1.5, "snapshots": 10_000, "pairs": None, "seconds": 10.0}
+QUICK = {"size": 0.05, "snapshots": 100, "pairs": 6, "seconds": 0.5}
 
 
 def arguments(words: list[str]) -> argparse.Namespace:
@@ -30,6 +30,7 @@ def arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--size", type=float, metavar="GB", help="of a large snapshot")
     parser.add_argument("--snapshots", type=int, metavar="N", help="in a directory of many")
     parser.add_argument("--pairs", type=int, metavar="N", help="instead of as many as the row says")
+    parser.add_argument("--seconds", type=float, metavar="N", help="in which it is seen what a supervisor spends")
     parser.add_argument(
         "--dir", type=Path, default=OUT / "bench", help="where files are written, on a real disk; default out/bench"
     )
@@ -52,7 +53,7 @@ def run(asked: argparse.Namespace) -> list[Measured]:
             continue
         print(f"measuring {row.name} ...", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(prefix=f"{row.name}-", dir=asked.dir) as folder:
-            results.append(measure(row, Scale(Path(folder), large_bytes, asked.snapshots, asked.pairs)))
+            results.append(measure(row, Scale(Path(folder), large_bytes, asked.snapshots, asked.pairs, asked.seconds)))
     return results
 
 
@@ -70,7 +71,7 @@ def main(words: list[str] | None = None) -> int:
     content = {
         "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": machine.described(asked.dir),
-        "scale": {"large_bytes": int(asked.size * 1e9), "small_snapshots": asked.snapshots},
+        "scale": {"large_bytes": int(asked.size * 1e9), "small_snapshots": asked.snapshots, "seconds": asked.seconds},
         "rows": [one.as_data() for one in results],
     }
     asked.out.write_text(json.dumps(content, indent=1) + "\n")

@@ -20,18 +20,20 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Figure:
-    """A median and the interval that holds the true one with 95 % confidence; infinite when there are too few values."""
+    """A median, or what some other share of the values lie within, and the interval that holds the true one with 95 %
+    confidence; an end is infinite when there are too few values.
+    """
 
-    median: float
+    value: float
     low: float
     high: float
     count: int
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> "Figure":
+    def of(cls, values: Sequence[float], share: float = 0.5) -> "Figure":
         """The figure of at least one value."""
-        low, high = median_interval(values)
-        return cls(statistics.median(values), low, high, len(values))
+        middle = statistics.median(values) if share == 0.5 else sorted(values)[math.ceil(share * len(values)) - 1]
+        return cls(middle, *interval(values, share), len(values))
 
     def verdict(self, at_most: float | None, reaches: bool = False) -> Verdict:
         """Met when the whole interval is, missed when none of it is; in between the values do not tell.
@@ -49,21 +51,27 @@ class Figure:
         return Verdict.MISSED if self.low > at_most else Verdict.NOISY
 
 
-def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """An interval for the median of whatever the values are drawn from, by their order alone: no distribution is assumed.
+def interval(values: Sequence[float], share: float = 0.5) -> tuple[float, float]:
+    """An interval for the value that `share` of whatever the values are drawn from lie below, by their order alone.
 
-    Between the k-th smallest and the k-th largest of n values lies the true median unless fewer than k fell on one of its
-    sides, which is a matter of n tosses of a coin.
+    No distribution is assumed. How many of n values lie below the true one is a matter of n tosses of a coin, so the ends are
+    the values of which so few, or so many, would lie below with too small a chance. An end that no value is fit for is infinite.
     """
-    ordered, count = sorted(values), len(values)
-    best = 0
-    outside = 0.0
-    for k in range(1, count // 2 + 1):
-        outside += 2 * math.comb(count, k - 1) / 2**count
-        if outside > 1 - CONFIDENCE:
-            break
-        best = k
-    return (ordered[best - 1], ordered[-best]) if best else (-math.inf, math.inf)
+    low = -math.inf
+    at_most = 0.0  # the chance that no more than so many lie below
+    for number, value in enumerate(sorted(values)):
+        at_most += _chance(number, len(values), share)
+        if at_most <= (1 - CONFIDENCE) / 2:
+            low = value
+        if 1 - at_most <= (1 - CONFIDENCE) / 2:
+            return low, value
+    return low, math.inf
+
+
+def _chance(number: int, count: int, share: float) -> float:
+    """Of as many hits among so many tosses, by logarithms: the numbers themselves are too large for a few thousand."""
+    ways = math.lgamma(count + 1) - math.lgamma(number + 1) - math.lgamma(count - number + 1)
+    return math.exp(ways + number * math.log(share) + (count - number) * math.log1p(-share))
 
 
 def spread(values: Sequence[float]) -> float:

@@ -16,7 +16,8 @@ def table(results: Iterable[Measured]) -> str:
     widths = [max(len(line[at]) for line in lines) for at in range(len(TITLES))]
     text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
     for one in results:
-        text += [f"{one.row.name}: {name}: {_number(figure.median, 'x')}, {_interval(figure, 'x')}"
+        unit = one.row.unit
+        text += [f"{one.row.name}: {name}: {_number(figure.value, unit)}, {_interval(figure, unit)}"
                  for name, figure in one.beside.items()]  # fmt: skip
     return "\n".join(text)
 
@@ -28,7 +29,7 @@ def _cells(one: Measured) -> tuple[str, ...]:
         row.what,
         row.against or "absolute",
         "-" if row.at_most is None else _number(row.at_most, row.unit),
-        _number(one.figure.median, row.unit),
+        _number(one.figure.value, row.unit),
         _interval(one.figure, row.unit),
         str(one.figure.count),
         f"{one.noise:.0%}",
@@ -37,8 +38,9 @@ def _cells(one: Measured) -> tuple[str, ...]:
 
 
 def _number(value: float, unit: str) -> str:
-    return f"{value:.1f} ms" if unit == "ms" else f"{value:.3f} x"
+    digits = 3 if unit == "x" else 2 if value < 10 else 1
+    return f"{value:.{digits}f} {unit}"
 
 
 def _interval(figure: Figure, unit: str) -> str:
-    return "too few" if isinf(figure.low) else f"{_number(figure.low, unit)} to {_number(figure.high, unit)}"
+    return "too few" if isinf(figure.high) else f"{_number(figure.low, unit)} to {_number(figure.high, unit)}"

@@ -1,12 +1,16 @@
 """The rows, in the order of the table."""
 
-from benchmarks import ladder, saving, training, verifying
+from benchmarks import ladder, saving, supervising, training, verifying
 from benchmarks.harness import Row
 
 HASH = "one plain hashlib SHA-256 pass"
 SAVE = "torch.save + fsync"
 
 ROWS = [
+    Row("death", "SIGKILL of a small trainer to its exit collected", None, 1, supervising.death, 400),
+    Row("death-p99", "the same, 99 of 100", None, 5, supervising.death, 400, share=0.99),
+    Row("decision", "dead tree to next start, ten verified large snapshots", None, 50, supervising.decision, 20),
+    Row("arrival", "a published snapshot judged and told", None, 5, supervising.arrival, 120),
     Row("verify-sealed", "verify a large sealed snapshot", HASH, 1.05, verifying.verifying_sealed),
     Row("verify-unsealed", "verify a large unsealed torch zip", HASH, 1.15, verifying.verifying_unsealed),
     Row("inspect", "inspect a large snapshot, in process", None, 10, verifying.inspecting, 30),
@@ -19,6 +23,21 @@ ROWS = [
         saving.saving_behind,
         twice=True,
     ),
+    Row(
+        "supervisor-cpu", "the supervisor's own CPU while a run trains", None, 1, supervising.spending, 6, absolute="%"
+    ),
+    Row("supervisor-cpu-idle", "the same, trainer silent", None, 0.5, supervising.spending_idle, 6, absolute="%"),
+    Row(
+        "supervisor-memory",
+        "its peak, many snapshots judged",
+        None,
+        64,
+        supervising.memory,
+        6,
+        cold=True,
+        absolute="MB",
+    ),
+    Row("output", "200 MB of output drained, 80-byte lines", None, 1000, supervising.draining, 15),
     Row("ladder", "list and choose among many sealed, in process", None, 100, ladder.listing_in_process, 30),
     Row("ladder-command", "the same as a command", None, 400, ladder.listing_by_command, 20),
     Row(

@@ -59,7 +59,7 @@ def _saving(scale: Scale, blocking: bool) -> Iterator[Sides]:
             manager.save(step, model, optimizer, blocking=blocking)
             seconds = time.perf_counter() - started
             if not blocking:
-                slowdown.append(Figure.of(list(steps_meanwhile())).median / Figure.of(idle).median)
+                slowdown.append(Figure.of(list(steps_meanwhile())).value / Figure.of(idle).value)
             manager.wait()
             return seconds
 

@@ -3,6 +3,7 @@
 Candidates are ordered by step as a number; the time of modification only breaks ties; one without any step comes last.
 """
 
+from bisect import insort
 from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
@@ -34,6 +35,14 @@ J = TypeVar("J", bound=Judged)
 def newest_first(candidates: Iterable[C]) -> list[C]:
     """The ladder: highest step first."""
     return sorted(candidates, key=_age, reverse=True)
+
+
+def with_one(ladder: Sequence[C], one: C) -> list[C]:
+    """A ladder in order with `one` at its place, instead of what had its name. Ten thousand are not sorted for each arrival."""
+    oldest_first = [other for other in reversed(ladder) if other.name != one.name]
+    insort(oldest_first, one, key=_age)
+    oldest_first.reverse()
+    return oldest_first
 
 
 def _age(candidate: Candidate) -> tuple[int, int, str]:

@@ -42,6 +42,8 @@ SEALS_DIR: Final = "seals"
 QUARANTINE_DIR: Final = "quarantine"
 SHELF_DIR: Final = "shelf"
 STALLS_DIR: Final = "stalls"
+REASON_FILE: Final = "reason.json"
+"""Beside what is in quarantine: why."""
 
 SEAL_SUFFIX: Final = ".sha256"
 

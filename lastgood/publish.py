@@ -186,6 +186,15 @@ def _settle(folder: str, name: str, digest: str, had_replaced: bool) -> None:
 
 def write_durably(path: str, content: bytes) -> None:
     """Replace a small file's content atomically: partial, fsync, rename. The folder is not synced. Raises OSError."""
+    _replace(path, content, os.fsync)
+
+
+def write_at_once(path: str, content: bytes) -> None:
+    """The same without waiting for the disk: a reader sees old or new, and after a power cut perhaps neither. Raises OSError."""
+    _replace(path, content, lambda _: None)
+
+
+def _replace(path: str, content: bytes, sync: Callable[[int], None]) -> None:
     folder, name = os.path.split(os.path.abspath(path))
     partial = os.path.join(folder, partial_name(name))
     try:
@@ -194,7 +203,7 @@ def write_durably(path: str, content: bytes) -> None:
             view = memoryview(content)
             while view:
                 view = view[os.write(descriptor, view) :]
-            os.fsync(descriptor)
+            sync(descriptor)
         finally:
             os.close(descriptor)
         os.replace(partial, path)

@@ -41,6 +41,11 @@ class Rung(NamedTuple):
         return Path(self.folder, self.name)
 
     @property
+    def where(self) -> str:
+        """The same as text: ten thousand Paths would keep each name in memory for good."""
+        return f"{self.folder}/{self.name}"
+
+    @property
     def mtime_ns(self) -> int:
         """Time of modification, which breaks ties between equal steps."""
         return self.identity.mtime_ns
@@ -72,7 +77,8 @@ def _candidates(
     pointed_to: set[tuple[int, int]] = set()
     step_of = naming.rule_for(pattern)
     others, seals = listed
-    for entry in others:
+    while others:
+        entry = others.pop()  # what it knows of its file is more than all that is kept of it
         name = entry.name
         try:
             is_folder = entry.is_dir()
@@ -119,7 +125,9 @@ def _entries(directory: int) -> tuple[list["os.DirEntry[str]"], dict[str, int]]:
                 seals[name[: -len(SEAL_SUFFIX)]] = entry.inode()
             else:
                 others.append(entry)
-    others.sort(key=methodcaller("inode"))  # as the disk keeps them, and mostly as they were written
+    others.sort(
+        key=methodcaller("inode"), reverse=True
+    )  # from the end on as the disk keeps them, and mostly as they were written
     return others, seals
 
 
@@ -160,7 +168,7 @@ def judge(rung: Rung, ledger: Ledger | None = None, fresh: bool = False) -> Rung
 
     A step that only the content tells is taken over.
     """
-    path = f"{rung.folder}/{rung.name}"
+    path = rung.where
     verdict = None if fresh or ledger is None else ledger.get(rung.name, rung.identity, rung.seal_inode)
     if verdict is None:
         read_at, seal = now_ns(), SealStamp.beside(path)

@@ -1,7 +1,7 @@
 """The runtime's hands on the checkpoint directory: look, judge, seal, set aside, prune."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -31,8 +31,7 @@ class DirectorySide:
         self, settings: Settings, directory: str, verifier: Verifier, mailbox: Mailbox, post: Post, say: Say
     ) -> None:
         self._directory = directory
-        often = settings.stall.running_seconds / LOOKS_A_SILENCE  # or a save would be taken for silence
-        self._rescan_seconds = max(min(settings.checkpoints.rescan_seconds, often), RESCAN_SECONDS_MIN)
+        self._rescan_seconds = _rescan_seconds(settings)
         self._verifier = verifier
         self._mailbox = mailbox
         self._post = post
@@ -42,18 +41,30 @@ class DirectorySide:
         verifier.arrivals.tell = self._tell_arrival
         self._looking = False
         self._hinted: set[str] = set()
-        self._look_at = 0.0
-        self._looked_at = 0.0
-        self._rescan_at = 0.0
+        self._look_at = self._looked_at = self._rescan_at = 0.0
         self.hindrances = Hindrances(settings, directory)
-        self._arrived = False
-        self._told_low = False
-        self._bad_news = 0  # looks at which a rung was bad
+        self._arrived = self._told_low = False
+        self._found = self._heard = 0  # bad news: those the judging thread has found, and those the loop has been told
+        self._is_ours = True
+        self._rescans = False  # what is done at a rescan waits to be done
+        self.at_rescan: Act = _nothing
+        """Done at each rescan, in the judging thread."""
+        self.is_here: Callable[[], bool] = lambda: True
+        """Whether the directory is where it was; what else may be in its place is not looked into."""
         self._is_candidate = rule_for(settings.pattern)
         self._shelf = shelf_side.made_for(settings, directory, verifier, mailbox, post, say)
         self._watcher = Watcher(directory, self._hint)
         self.watching = self._watcher.state
         """How new files are learnt of, in words."""
+
+    def change(self, settings: Settings) -> None:
+        """Look as often as other settings ask for."""
+        self._rescan_seconds = _rescan_seconds(settings)
+        self._rescan_at = min(self._rescan_at, time.monotonic() + self._rescan_seconds)
+
+    def let_go(self) -> None:
+        """Move, seal and remove nothing from now on: it is all another supervisor's."""
+        self._is_ours = False
 
     @property
     def due(self) -> float:
@@ -65,10 +76,14 @@ class DirectorySide:
         if name is not None and self._is_candidate(name.removesuffix(SEAL_SUFFIX)) is False:
             return
 
+        is_seal = name is not None and name.endswith(SEAL_SUFFIX)
+
         def soon() -> None:
             if name is not None:
                 self._hinted.add(name.removesuffix(SEAL_SUFFIX))
-            self._look_at = min(self._look_at, self._looked_at + LOOKS_APART_SECONDS)
+            # A seal is there a moment before its snapshot, and a look at that alone would put off the one that counts.
+            since = time.monotonic() if is_seal else self._looked_at
+            self._look_at = min(self._look_at, since + LOOKS_APART_SECONDS)
 
         self._mailbox.hand(soon)
 
@@ -82,13 +97,20 @@ class DirectorySide:
         rescan = now >= self._rescan_at
         if rescan:
             self._rescan_at = now + self._rescan_seconds
-            self._watcher.check()
             self._look_at = 0.0
+            if not self._rescans:
+                self._rescans = True
+                self._worker.submit(self._rescan)
         if now >= self._look_at and not self._looking:
             self._look_at = float("inf")
-            if incarnation is not None:
+            if incarnation is not None and self._is_ours:
                 self._start_look(now, incarnation)
         return rescan
+
+    def _rescan(self) -> None:
+        self._rescans = False
+        self._watcher.check()
+        self.at_rescan()
 
     def _start_look(self, now: float, incarnation: int) -> None:
         self._looking = True
@@ -99,13 +121,18 @@ class DirectorySide:
     def _look(self, hinted: frozenset[str], incarnation: int) -> None:
         again: float | None = None
         try:
+            if not self.is_here():
+                raise FileNotFoundError(self._directory)
             written = self._saves.are_written(incarnation)
             told, again = self._verifier.look(hinted)
-            self._note_bad(event.rung for event in told if isinstance(event, e.SnapshotJudged))
             self._saves.tell(incarnation, written or again is not None)
             self._see_to_room(told)
+            bad = [event for event in told if isinstance(event, e.SnapshotJudged) and _is_bad(event.rung)]
+            self._found += len(bad)
             for event in told:
                 self._post(event)
+                if event in bad:
+                    self._mailbox.hand(self._hear)
                 if self._shelf is not None and isinstance(event, e.SnapshotJudged):
                     self._shelf.keep_copy(event.rung)
         except OSError:
@@ -121,6 +148,12 @@ class DirectorySide:
         """Read the directory; tells LadderJudged or LadderUnreadable. No trainer lives: what is half-done is so for good."""
 
         def work() -> None:
+            if not self._is_ours:
+                self._post(self._verifier.judge_ladder(passing, above))  # it ends by what it reads, and touches nothing
+                return
+            if not self.is_here():
+                self._post(e.LadderUnreadable("it is gone, or not mounted"))
+                return
             try:
                 places.drop_orphaned_seals(self._directory)
                 places.sweep(self._directory)
@@ -130,13 +163,19 @@ class DirectorySide:
                 pass  # the look that follows tells what is wrong with the directory
             waiting = frozenset(self._verifier.arrivals.waiting)
             told = self._verifier.judge_ladder(passing, above)
-            self._note_bad(told.rungs if isinstance(told, e.LadderJudged) else ())
             self._tell_missed(told, waiting)
             if self._shelf is not None:
                 told = self._shelf.settle(told, above, lambda: self._verifier.judge_ladder(passing, above))
-            self._post(self._with_hindrance(told))
+            told = self._with_hindrance(told)
+            if isinstance(told, e.LadderJudged) and any(map(_is_bad, told.rungs)):
+                self._found += 1
+                self._mailbox.hand(self._hear)  # before: what follows from a whole ladder may be pruned at once
+            self._post(told)
 
         self._worker.submit(work)
+
+    def _hear(self) -> None:
+        self._heard += 1
 
     def _with_hindrance(self, told: e.LadderJudged | e.LadderUnreadable) -> e.LadderJudged | e.LadderUnreadable:
         """What was told, with what stands in the way of a start. Quarantine makes room for the next look."""
@@ -186,7 +225,15 @@ class DirectorySide:
 
     def reread(self, name: str, mtime_ns: int) -> None:
         """Read a snapshot again that was resumed from on trust; tells SnapshotReread."""
-        self._worker.submit(lambda: self._post(self._verifier.reread(name, mtime_ns)))
+
+        def work() -> None:
+            told = self._verifier.reread(name, mtime_ns)
+            self._found += _is_bad(told.rung)
+            self._post(told)
+            if _is_bad(told.rung):
+                self._mailbox.hand(self._hear)
+
+        self._worker.submit(work)
 
     def seal(self, name: str) -> None:
         """Seal a snapshot that its writer outlived; tells SnapshotSealed."""
@@ -201,7 +248,7 @@ class DirectorySide:
                 if self._shelf is not None:
                     self._shelf.keep_copy(sealed.rung)
 
-        self._worker.submit(work)
+        self._order(work)  # also the last one of a run that ends
 
     def after(self, act: Act) -> None:
         """Do something in the judging thread once all that was ordered before is done."""
@@ -215,7 +262,11 @@ class DirectorySide:
                 self._set_aside(copy, reason)
             self._set_aside(rung, reason)
 
-        self._worker.submit(work, must=True)
+        self._order(work)
+
+    def _order(self, work: Act) -> None:
+        """Have something done even if the end comes first, as long as the directory is ours."""
+        self._worker.submit(lambda: work() if self._is_ours else None, must=True)
 
     def _set_aside(self, rung: e.RungFact, reason: str) -> None:
         fields = _fields(rung, reason=reason)
@@ -229,7 +280,7 @@ class DirectorySide:
 
     def put_back(self, name: str, step: int | None) -> None:
         """Take a snapshot out of quarantine, and say so, or why not."""
-        self._worker.submit(lambda: self._put_back(name, step), must=True)
+        self._order(lambda: self._put_back(name, step))
 
     def _put_back(self, name: str, step: int | None) -> None:
         name = name if self._shelf is None else self._shelf.back_name(step) or name
@@ -242,13 +293,11 @@ class DirectorySide:
         self._tell("snapshot.put_back", fields)
 
     def prune(self, rung: e.RungFact) -> None:
-        """Remove a rung, and say so, or why not; unless one is found to be bad first, for which this one might be needed."""
-        known = self._bad_news
-        self._worker.submit(lambda: self._prune(rung) if known == self._bad_news else None, must=True)
-
-    def _note_bad(self, rungs: Iterable[e.RungFact]) -> None:
-        if any(rung.verdict is not None and not rung.verdict.usable for rung in rungs):
-            self._bad_news += 1
+        """Remove a rung, and say so, or why not; unless one was found to be bad that whoever orders this does not know of yet,
+        and for which this one might be needed.
+        """
+        heard = self._heard
+        self._order(lambda: self._prune(rung) if heard == self._found else None)
 
     def _prune(self, rung: e.RungFact) -> None:
         try:
@@ -258,10 +307,23 @@ class DirectorySide:
             return
         self._tell("snapshot.pruned", _fields(rung))
 
-    def close(self) -> None:
+    def close(self, until: float | None = None) -> None:
         """Leave no thread."""
+        self._worker.close(until)
         self._watcher.close()
-        self._worker.close()
+
+
+def _rescan_seconds(settings: Settings) -> float:
+    often = settings.stall.running_seconds / LOOKS_A_SILENCE  # or a save would be taken for silence
+    return max(min(settings.checkpoints.rescan_seconds, often), RESCAN_SECONDS_MIN)
+
+
+def _is_bad(rung: e.RungFact) -> bool:
+    return rung.verdict is not None and not rung.verdict.usable
+
+
+def _nothing() -> None:
+    """There is nothing to do."""
 
 
 def _fields(rung: e.RungFact, **more: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable
 
 CLOSE_SECONDS = 15.0  # longer than a sweep; hashing a large file on storage that hangs must not hold up our own end
@@ -71,11 +72,14 @@ class Worker:
         except BaseException as error:  # noqa: BLE001 - raised again in the loop's thread
             self._mailbox.hand(_raiser(error))
 
-    def close(self) -> None:
-        """Finish what is under way and what must be done, unless that takes too long, and drop the rest."""
+    def close(self, until: float | None = None) -> None:
+        """Finish what is under way and what must be done, unless that takes too long, and drop the rest.
+
+        `until`, in monotonic seconds, is for those who close several, which all go on working meanwhile.
+        """
         self._closed = True
         self._queue.put(None)
-        self._thread.join(CLOSE_SECONDS)
+        self._thread.join(CLOSE_SECONDS if until is None else max(0.0, until - time.monotonic()))
 
 
 def _raiser(error: BaseException) -> Act:

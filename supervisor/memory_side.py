@@ -2,10 +2,14 @@
 
 A disk on which a sync takes seconds holds up what waits for it, which is the start of a trainer and the supervisor's own end;
 it holds up neither the loop nor a stop. Of several memories that wait only the newest is written.
+
+Storage that does not answer at all holds up the loop where that reads for itself: the trainer's notes, when it tells a step,
+saves or dies and at each rescan; the announced faults, at its death; and the wish, when it has been changed.
 """
 
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -25,8 +29,16 @@ class MemorySide:
         self._say = say
         self._unwritten: deque[statefile.RunFile] = deque()
         self._summaries: deque[dict[str, Any]] = deque(maxlen=1)
+        self._shows = False  # a summary is about to be written; taken back before the newest is taken
+        self._is_ours = True
+        self.is_saved = True
+        """Whether what was written of run.json last is there. True where nothing was."""
         self._worker = Worker("memory", mailbox)
         self._shower = Worker("status", mailbox)  # a slow sync of the other does not make this one old
+
+    def let_go(self) -> None:
+        """Write nothing from now on: it is all another supervisor's."""
+        self._is_ours = False
 
     def save(self, memory: Memory) -> None:
         """Write run.json, or say why not."""
@@ -38,37 +50,45 @@ class MemorySide:
         while self._unwritten:
             newest = self._unwritten.popleft()
         if newest is not None:
-            self._try(lambda: statefile.write_run(self._directory, newest, time.monotonic()))
+            self.is_saved = self._try(lambda: statefile.write_run(self._directory, newest, time.monotonic()))
 
-    def want(self, wanted: str) -> None:
-        """Keep what is wanted apart from what is: status.json tells the latter."""
-        self._worker.submit(lambda: self._try(lambda: statefile.write_wanted(self._directory, wanted)), must=True)
+    def want_stop(self) -> None:
+        """Say in wanted.json that a stop was asked for; a pause that is wanted too outlives that."""
+        self._worker.submit(self._settle, must=True)
 
     def show(self, summary: dict[str, Any]) -> None:
         """Write status.json, once for all that wait; it is only for looking at, and an error is nobody's business."""
-        waits = bool(self._summaries)
         self._summaries.append(summary)
-        if not waits:
+        if not self._shows:
+            self._shows = True
             self._shower.submit(self._write_summary, must=True)
 
     def _write_summary(self) -> None:
-        try:
-            statefile.write_status(self._directory, self._summaries.pop())
-        except OSError:
-            pass
+        self._shows = False  # first: what is shown from now on comes with a write of its own
+        newest = self._summaries.pop() if self._summaries else None
+        if newest is not None and self._is_ours:
+            with suppress(OSError):
+                statefile.write_status(self._directory, newest)
 
-    def _try(self, write: Act) -> None:
+    def _try(self, write: Act) -> bool:
+        """Write it, unless that is no longer ours to do; returns whether it is there."""
         try:
-            write()
+            if self._is_ours:
+                write()
         except OSError as error:
             fields: dict[str, Any] = {"reason": f"{error.strerror or error}"}
             self._mailbox.hand(lambda: self._say("memory.not_saved", fields))
+            return False
+        return True
+
+    def _settle(self) -> None:
+        self._try(lambda: statefile.settle_wanted(self._directory, "stop"))
 
     def after(self, act: Act) -> None:
         """Hand over an act once everything that was ordered before is written, or could not be."""
         self._worker.submit(lambda: self._mailbox.hand(act))
 
-    def close(self) -> None:
+    def close(self, until: float | None = None) -> None:
         """Write what waits, unless that takes too long; leave no thread."""
-        self._worker.close()
-        self._shower.close()
+        self._worker.close(until)
+        self._shower.close(until)

@@ -32,7 +32,7 @@ TYPES: Final[Mapping[str, Type]] = {
     **dict.fromkeys(
         ("advice", "by", "cause", "chosen", "directory", "kind", "name", "path", "preset", "reason", "record"), _TEXT
     ),
-    **dict.fromkeys(("how", "signature", "stage", "target", "verdict", "watching"), _TEXT),
+    **dict.fromkeys(("how", "phase", "signature", "stage", "target", "verdict", "watching"), _TEXT),
     **dict.fromkeys(("proof", "resumed_from", "fault", "evidence", "skipping", "doubt"), _or_null(_TEXT)),
     **dict.fromkeys(("pid", "status", "depth", "without_progress", "bytes", "times", "deaths", "undelivered"), _WHOLE),
     **dict.fromkeys(

@@ -52,6 +52,11 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         "warning", "SIGHUP came, and the config file cannot be used; the settings stay as they are.",
         {"reason": "the file, the key and the cure"},
     ),
+    "supervisor.delayed": Kind(
+        "warning",
+        "The supervisor waits for storage, a driver or a dying process for longer than usual; a stop is heard.",
+        {"phase": "what it is at", "seconds": "since when"},
+    ),
     "supervisor.stopped": Kind("info", "The supervisor ends.", {"status": "its exit status"}),
     "trainer.spawned": Kind(
         "info",
@@ -209,6 +214,10 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
     ),
     "gpu.back": Kind(
         "info", "The GPUs are there and free again, and the trainer is started.", {"seconds": "how long that was waited for"}
+    ),
+    "wish.unreadable": Kind(
+        "warning", "What is wanted of the run cannot be read; it is tried again, and at its start the run waits until then.",
+        {"reason": "what the system said"},
     ),
     "memory.not_saved": Kind(
         "error", "What must outlive the supervisor could not be written; it is tried again with the next change.",

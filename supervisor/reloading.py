@@ -135,7 +135,7 @@ class ReloadSide:
             self._take(found.settings)
             self._say("supervisor.reloaded", keys)
 
-    def close(self) -> None:
+    def close(self, until: float | None = None) -> None:
         """Leave no thread."""
         if self._worker is not None:
-            self._worker.close()
+            self._worker.close(until)

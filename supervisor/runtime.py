@@ -21,23 +21,24 @@ from supervisor.adapters.verifier import Verifier
 from supervisor.core import commands as c
 from supervisor.core import events as e
 from supervisor.core import machine
-from supervisor.core.stall import SILENCES
+from supervisor.core.stall import STALLS
 from supervisor.core.state import Policy, State
 from supervisor.directory_side import DirectorySide
-from supervisor.errors import AlreadySupervisedError, UsageError
-from supervisor.mailbox import Mailbox
+from supervisor.holding import Holding
+from supervisor.mailbox import CLOSE_SECONDS, Mailbox
 from supervisor.memory_side import MemorySide
+from supervisor.overdue import Overdue
 from supervisor.records import CATALOGUE
 from supervisor.reloading import ReloadSide
 from supervisor.settings import Settings, inert
 from supervisor.summary import summary
 from supervisor.trainer_side import TrainerSide
+from supervisor.wishes import Wishes
 
 STATUS_SECONDS = 0.5  # how often status.json is written at most
 PAUSED_SECONDS = (
     2.0  # later than this, it was the supervisor that stood still, and the trainer may have spoken meanwhile
 )
-STALLS = frozenset({*SILENCES, e.Deadline.EXIT})
 AFTER_NOTES = (e.StepReported, e.SnapshotJudged, e.SnapshotReread, e.TrainerExited, e.TreeSwept)
 """What a trainer noted it had noted before it printed, saved or died with all its processes, and so it must be judged."""
 LINGER_SECONDS = 0.02  # how often those who were asked to stop are looked at after their shell has ended
@@ -50,7 +51,6 @@ class Runtime:
         self, settings: Settings, run: statefile.RunFile, policy: Policy, journal: Journal, lock: int,
         read_again: Callable[[], Settings] | None = None,
     ) -> None:  # fmt: skip
-        self.lock = lock
         self._settings = settings
         self._directory = os.path.realpath(settings.checkpoints.dir)
         self._found = run
@@ -69,24 +69,31 @@ class Runtime:
         self._trainer.ended = self._files.hindrances.died
         written_by = replace(run, boot=proc.boot_id(), supervisor=proc.identity_of(os.getpid()))
         self._memory = MemorySide(self._directory, written_by, self._mailbox, self._say)
+        self._holding = Holding(self._directory, lock, self._mailbox, self._save, self._let_go)
+        self._files.at_rescan = self._holding.look
+        self._files.is_here = self._holding.is_here
         self._reload = ReloadSide(settings, read_again, self._mailbox, self._say, self._take)
+        self._wishes = Wishes(self._directory, self._say, self._step)
+        self._overdue = Overdue(self._say)
         self._starting: c.SpawnTrainer | None = None
-        self._beside: list[c.Command] = []
+        self._beside: list[c.Reread] = []
         self._status_at = 0.0
+        self._shown: State | None = None  # what status.json tells of
         self._ready = False
-        self._wish_waits = False
         self._status: int | None = None
+
+    @property
+    def lock(self) -> int:
+        """The descriptor that holds the directory now."""
+        return self._holding.lock
 
     def run(self) -> int:
         """Supervise until the run ends; returns the exit status."""
         become_subreaper()
         self._trainer.enter_group()
         self._take_signals()
-        wanted = statefile.read_wanted(self._directory)
-        if wanted == "pause":  # also after a reboot
-            self._state = replace(self._state, pause=True)
-        else:
-            self._want_to_run()
+        wanted = self._wishes.begin()
+        self._state = replace(self._state, pause=wanted == "pause")  # also after a reboot
         self._say("supervisor.started", self._introduction())
         open_still = forerunner.judge(self._directory, self._found, wanted, self._say)
         self._state = replace(self._state, memory=replace(self._state.memory, open=open_still))
@@ -99,10 +106,9 @@ class Runtime:
                 self._trainer.collect_exit()
                 if self._files.look_when_due(self._state.incarnation if self._trainer.lives else None):
                     self._trainer.reap()
-                    self._keep_lock()
                     self._hear_notes()
-                    if self._wish_waits:
-                        self._read_wish()
+                    self._wishes.read_again()
+                self._overdue.look(self._state, self._trainer.lives)
                 self._write_status()
         finally:
             self._close()
@@ -123,29 +129,15 @@ class Runtime:
         """SIGHUP means a changed config file, or a terminal that goes away, which takes no run with it."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda received, _frame: self._post(e.StopRequested(received)))
-        signal.signal(statefile.WISH_SIGNAL, lambda _received, _frame: self._mailbox.hand(self._read_wish))
+        signal.signal(statefile.WISH_SIGNAL, lambda _received, _frame: self._mailbox.hand(self._wishes.read))
         signal.signal(signal.SIGHUP, lambda _received, _frame: self._mailbox.hand(self._reload.ask))
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-
-    def _read_wish(self) -> None:
-        """Somebody has changed wanted.json and said so; decided here and now, in order with all else.
-
-        Storage that does not tell what is wanted is asked again at each rescan: nobody will say it twice.
-        """
-        wishes: dict[str | None, e.Event] = {
-            "run": e.ResumeRequested(),
-            "pause": e.PauseRequested(),
-            "stop": e.StopRequested(signal.SIGTERM),
-        }
-        wanted = statefile.read_wanted(self._directory)
-        self._wish_waits = wanted is None
-        if wanted in wishes:
-            self._step(wishes[wanted])
 
     def _take(self, settings: Settings) -> None:
         """Go on by other settings."""
         self._policy = settings.policy(self._policy.allow_fresh_start, self._policy.exit_when_stuck)
         self._trainer.settings = settings
+        self._files.change(settings)
         self._journal.show_from(settings.log.level)
         self._notifier.change(settings.notify)
         self._step(e.SettingsChanged())
@@ -154,6 +146,8 @@ class Runtime:
         dues = [*self._deadlines.values(), self._files.due, self._trainer.due]
         if self._trainer.lingers:
             dues.append(time.monotonic() + LINGER_SECONDS)
+        if self._shown is not self._state:
+            dues.append(self._status_at)
         return min(dues)
 
     def _post(self, event: e.Event) -> None:
@@ -162,10 +156,12 @@ class Runtime:
 
     def _decide(self, event: e.Event) -> None:
         if isinstance(event, e.StopRequested):
-            self._memory.want("stop")
+            self._memory.want_stop()
         elif isinstance(event, AFTER_NOTES):
             self._hear_notes()
         self._step(event)
+        if isinstance(event, e.SnapshotReread) and self._starting is not None:
+            self._start_in_order(self._starting)
 
     def _hear_notes(self) -> None:
         for note in self._trainer.noted():
@@ -195,11 +191,12 @@ class Runtime:
                 self._say(event, dict(fields), level)
             case c.JudgeLadder(passing, above):
                 self._files.judge_ladder(passing, above)
-            case c.Reread(name, mtime_ns):
+            case c.Reread():
+                self._beside.append(order)
                 if self._starting is None:
-                    self._files.reread(name, mtime_ns)
+                    self._go_on_beside()
                 else:
-                    self._beside.append(order)  # it is done beside the trainer, not before it
+                    self._start_in_order(self._starting)  # it is done beside the trainer, not before it
             case c.SpawnTrainer():
                 self._start_in_order(order)
             case c.AskToStop():
@@ -232,41 +229,40 @@ class Runtime:
             case _:
                 assert_never(order)
 
-    def _keep_lock(self) -> None:
-        """Take the lock anew when somebody removed its file; when another supervisor has it by now, end."""
-        if statefile.still_locked(self._directory, self.lock):
-            return
-        try:
-            statefile.prepare(self._directory)
-            lock = statefile.lock(self._directory)
-        except AlreadySupervisedError as error:
-            self._say("supervisor.lock_lost", {"reason": str(error)})
-            self._post(e.StopRequested(signal.SIGTERM))
-        except (UsageError, OSError):
-            pass  # the directory is away or cannot be written; tried again at the next rescan
-        else:
-            os.close(self.lock)
-            self.lock = lock
-            self._memory.save(self._state.memory)
+    def _save(self) -> None:
+        """The folder that held it may be a new one."""
+        self._memory.save(self._state.memory)
+
+    def _let_go(self, reason: str) -> None:
+        """Another supervisor has the directory: end, and leave alone what is its own."""
+        self._say("supervisor.lock_lost", {"reason": reason})
+        for side in (self._memory, self._files, self._trainer):
+            side.let_go()
+        self._decide(e.StopRequested(signal.SIGTERM))
 
     def _start_in_order(self, order: c.SpawnTrainer) -> None:
-        """Start a trainer once what was ordered before is done: the memory of its start is on the disk, and what is bad is out of
-        its sight. A slow disk delays that, and meanwhile the loop hears a stop.
+        """Start a trainer once what was ordered before is done: the memory of its start is on the disk, what is bad is out of
+        its sight, and the directory is still ours. A slow disk delays that, and meanwhile the loop hears a stop.
         """
         self._starting = order
+        self._files.after(self._holding.look)
         self._files.after(lambda: self._memory.after(lambda: self._start(order)))
 
     def _start(self, order: c.SpawnTrainer) -> None:
-        if self._starting is order:
-            self._starting = None
-            self._trainer.spawn(order.incarnation, order.snapshot, order.skip)
-            self._say_ready()
-            self._go_on_beside()
+        if self._starting is not order:
+            return
+        if not self._memory.is_saved and self._state.memory.trust is not None:
+            self._go_on_beside()  # nobody would know of the trust: the bytes are read first, and then this is tried again
+            return
+        self._starting = None
+        self._trainer.spawn(order.incarnation, order.snapshot, order.skip)
+        self._say_ready()
+        self._go_on_beside()
 
     def _go_on_beside(self) -> None:
         orders, self._beside = self._beside, []
         for order in orders:
-            self._carry_out(order)
+            self._files.reread(order.name, order.mtime_ns)
 
     def _call_off(self) -> None:
         """Do not start what was about to be."""
@@ -280,13 +276,6 @@ class Runtime:
             self._ready = True
             self._say("supervisor.ready", {})
 
-    def _want_to_run(self) -> None:
-        """Written here and now: a thread might overwrite a wish that somebody tells meanwhile."""
-        try:
-            statefile.write_wanted(self._directory, "run")
-        except OSError as error:
-            self._say("memory.not_saved", {"reason": f"{error.strerror or error}"})
-
     def _say(self, event: str, fields: dict[str, Any], level: str | None = None) -> None:
         record = self._journal.write(event, level or CATALOGUE[event].level, self._state.incarnation, fields)
         self._notifier.take(record)
@@ -295,7 +284,7 @@ class Runtime:
         now = time.monotonic()
         if now < self._status_at and self._status is None:
             return
-        self._status_at = now + STATUS_SECONDS
+        self._status_at, self._shown = now + STATUS_SECONDS, self._state
         leader = self._trainer.leader if self._trainer.lives else None
         context = {
             "name": self._settings.run.name,
@@ -314,10 +303,12 @@ class Runtime:
         """Leave nothing behind: no trainer, no thread. The status is decided, so that signals no longer matter."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, statefile.WISH_SIGNAL):
             signal.signal(number, signal.SIG_IGN)
-        self._reload.close()
-        self._trainer.close()
-        self._files.close()
+        until = time.monotonic() + CLOSE_SECONDS  # for all together: a service manager does not wait for ever
+        self._starting = None
+        self._trainer.close(until)
         self._write_status()
-        self._memory.close()
+        self._memory.close(until)
+        self._files.close(until)
+        self._reload.close(until)
         self._mailbox.run_all(lambda: True)  # what was done at the last is said too
         self._mailbox.close()

@@ -22,7 +22,7 @@ def summary(state: State, policy: Policy, context: dict[str, Any]) -> dict[str, 
     return {
         "version": VERSION,
         **context,
-        "phase": str(state.phase),
+        "phase": str(phase_shown(state)),
         "waiting_for": _waiting_for(state),
         "incarnation": memory.incarnation,
         "step": life.reported,
@@ -46,6 +46,11 @@ def summary(state: State, policy: Policy, context: dict[str, Any]) -> dict[str, 
     }
 
 
+def phase_shown(state: State) -> Phase:
+    """The phase as people see it: a look now and then is part of a wait."""
+    return Phase.WAITING if state.phase is Phase.SELECTING and state.wait is not None else state.phase
+
+
 def _number(value: float | None) -> float | str | None:
     """A number as JSON can hold it: there is none for nan and the infinities, which are told in words."""
     return value if value is None or math.isfinite(value) else str(value)
@@ -53,7 +58,7 @@ def _number(value: float | None) -> float | str | None:
 
 def _waiting_for(state: State) -> str | None:
     """What a run in the phase waiting waits for, in words; None in any other."""
-    if state.phase is not Phase.WAITING:
+    if phase_shown(state) is not Phase.WAITING:
         return None
     if state.stuck:
         return "processes that will not die"

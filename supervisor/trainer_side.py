@@ -62,6 +62,7 @@ class TrainerSide:
         self.own: Callable[[], tuple[int, ...]] = tuple
         """Tells the processes that were started since, and do not belong to the run either."""
         self._group: cgroup.TrainerGroup | None = None
+        self._is_ours = True
         self._oom: cgroup.OomCounter | None = None
         self.leader: Identity | None = None
         """The present or last trainer's leader."""
@@ -223,11 +224,17 @@ class TrainerSide:
         return lines
 
     @property
-    def _marker(self) -> tuple[str, str]:
+    def _marker(self) -> tuple[str, str] | None:
         """What all processes of this directory's runs carry: also of a run that `--new-run` or a lost run.json has ended,
-        and not of a copy of the directory.
+        and not of a copy of the directory. None once another supervisor's carry it too.
         """
-        return contract.ENV_CHECKPOINT_DIR, self._directory
+        return (contract.ENV_CHECKPOINT_DIR, self._directory) if self._is_ours else None
+
+    def let_go(self) -> None:
+        """End only what descends from this process or is in its trainer's session: the directory, by which the run's processes
+        are known otherwise, and the control group of that name are another supervisor's now.
+        """
+        self._is_ours = False
 
     def reap(self) -> None:
         """Collect adopted processes that have ended."""
@@ -247,14 +254,17 @@ class TrainerSide:
         )
 
     def kill_tree(self) -> None:
-        """SIGKILL to all that belongs to the living trainer; its exit is told as any other."""
+        """SIGKILL to all of the living trainer, or of what runs before its start; its exit is told as any other."""
         leader = self.leader
+        if self._pre_start is not None:
+            self._pre_start.then = None
         if self._child is None or leader is None:
             return
         self._killer.submit(lambda: _ignore(self._swept(leader)))
 
     def _members(self, leader: Identity | None) -> list[Identity]:
-        return tree.members(leader, self._marker, exclude=self._spared(), group=self._group)
+        group = self._group if self._is_ours else None
+        return tree.members(leader, self._marker, exclude=self._spared(), group=group)
 
     def _swept(self, leader: Identity | None) -> list[Identity]:
         """Kill all that belongs to the run, but not what this process had started before it became the supervisor."""
@@ -263,7 +273,7 @@ class TrainerSide:
             leader,
             self._marker,
             exclude=self._spared(),
-            group=self._group,
+            group=self._group if self._is_ours else None,
             limit_seconds=SWEEP_SECONDS,
             keep_unreaped=kept,
         )
@@ -287,13 +297,13 @@ class TrainerSide:
         """Children of this process that are not of the run."""
         return (*self._born_before, *self.own())
 
-    def close(self) -> None:
+    def close(self, until: float | None = None) -> None:
         """Leave no trainer and no thread."""
         if self._child is not None:
             self._swept(self._child.identity)
             self._last_lines()
             self._child.close()
-        self._killer.close()
+        self._killer.close(until)
         if self._group is not None:
             self._group.leave()
 

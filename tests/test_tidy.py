@@ -138,7 +138,10 @@ def test_every_setting_is_in_the_reference() -> None:
 
 
 def test_the_unit_agrees_with_the_exit_statuses() -> None:
-    """Permanent statuses are not restarted, a stop is a success, and there is time for the grace."""
+    """Permanent statuses are not restarted, a stop is a success, and there is time for the grace and all that follows it."""
+    from supervisor import mailbox, patience
+    from supervisor.adapters import notifier, watcher
+    from supervisor.core.state import Policy
     from supervisor.errors import ExitStatus
 
     unit = configparser.ConfigParser(interpolation=None)
@@ -147,7 +150,10 @@ def test_the_unit_agrees_with_the_exit_statuses() -> None:
     permanent = {str(int(status)) for status in ExitStatus if 2 <= status <= 7}
     assert permanent == set(service["RestartPreventExitStatus"].split())
     assert str(int(ExitStatus.TERMINATED)) == service["SuccessExitStatus"]
-    assert int(service["TimeoutStopSec"]) > Settings.model_fields["trainer"].get_default().grace_seconds + 30
+    grace = Settings.model_fields["trainer"].get_default().grace_seconds + Policy.kill_seconds
+    notifying = notifier.CLOSE_SECONDS + notifier.KILL_SECONDS
+    closing = mailbox.CLOSE_SECONDS + watcher._CLOSE_SECONDS + notifying + patience.CLOSE_SECONDS
+    assert int(service["TimeoutStopSec"]) >= grace + closing
     assert ("mixed", "continue", "on-failure") == (service["KillMode"], service["OOMPolicy"], service["Restart"])
 
 

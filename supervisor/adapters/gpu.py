@@ -34,18 +34,26 @@ class Gpus:
 
     def died(self, pids: Collection[int]) -> None:
         """Processes of the run have ended, whose memory must be free before the next start. For any thread."""
-        self._dead |= frozenset(pids)
+        if self._nvml() is not None:
+            self._dead |= frozenset(pids)
 
     def look(self) -> Hindrance | None:
         """What of them stands in the way of a start; takes a few seconds when memory is slow to be released."""
-        nvml = None if self._visible is not None and self._visible.split(",")[0].strip() in _NONE else _module()
+        nvml = self._nvml()
         if nvml is None:
             return None
         try:
             with _opened(nvml):
                 return self._found(nvml)
         except nvml.NVMLError as error:
-            return _lost(self._known, error) if self._known else None
+            if self._known:
+                return _lost(self._known, error)
+            self._dead = frozenset()
+            return None
+
+    def _nvml(self) -> Any:
+        """NVML's binding; None where no GPU is to be asked of, or it is not installed."""
+        return None if self._visible is not None and self._visible.split(",")[0].strip() in _NONE else _module()
 
     def _found(self, nvml: Any) -> Hindrance | None:
         self._known = self._known or tuple(_named(_uuids(nvml), self._visible))

@@ -12,9 +12,8 @@ import os
 import select
 import sys
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, TextIO
-
-import structlog
 
 from supervisor.jsonl import append_line, turn_over
 from supervisor.patience import Patient
@@ -40,7 +39,6 @@ class Journal:
         self._events_path = events_path
         self._stream: TextIO | None = sys.stdout if stream is None else stream  # None: started with it closed
         self._least = LEVELS[level]
-        self._stamp = structlog.processors.TimeStamper(fmt="iso", utc=True, key="timestamp")
         self._renderer = self._text_renderer() if shape == "text" else _json
         self._priorities = shape == "json" and _is_journal(self._stream)
         self._writer = Patient("records", PATIENCE_SECONDS)
@@ -59,12 +57,14 @@ class Journal:
         self._writer.close()
 
     def _text_renderer(self) -> Any:
+        import structlog  # it takes a sixth of the supervisor's memory, and a service writes JSON
+
         return structlog.dev.ConsoleRenderer(colors=_is_terminal(self._stream), pad_event_to=22, sort_keys=False)
 
     def write(self, event: str, level: str, incarnation: int, fields: Mapping[Any, Any]) -> dict[str, Any]:
         """Write one record everywhere it goes; returns it. What every record has is not replaced by a field of the same name."""
         self._seq += 1
-        entry: dict[str, Any] = dict(self._stamp(None, level, {"event": event, "level": level}))
+        entry: dict[str, Any] = {"event": event, "level": level, "timestamp": _now()}
         entry |= {**self._bound, "incarnation": incarnation, "seq": self._seq}
         entry = entry | _plain(fields) | entry
         line = _json(None, level, entry)
@@ -123,6 +123,10 @@ class Journal:
         ready = bool(poll.poll(0 if self._stands_still else PATIENCE_SECONDS * 1000))
         self._stands_still = not ready
         return ready
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 
 def _json(_logger: Any, _method: str, entry: Any) -> str:

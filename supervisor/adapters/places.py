@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from lastgood import publish
-from lastgood.contract import QUARANTINE_DIR, SEAL_SUFFIX, SEALS_DIR, STATE_DIR
+from lastgood.contract import QUARANTINE_DIR, REASON_FILE, SEAL_SUFFIX, SEALS_DIR, STATE_DIR
 from lastgood.lock import WriterLock
 from lastgood.publish import fsync_folder, remove, remove_if_there, write_durably
 from lastgood.seal import MAX_SEAL_BYTES, Manifest, Seal, bound_seal_path, parse_manifest, parse_seal, seal_path
 from supervisor.leftovers import partials
 
-REASON_FILE = "reason.json"
 FOLDER_BYTES_MAX = 240  # a name may have 255 bytes, and a number may follow
 
 

@@ -6,11 +6,10 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from lastgood.contract import QUARANTINE_DIR, SEAL_SUFFIX, STATE_DIR
+from lastgood.contract import QUARANTINE_DIR, REASON_FILE, SEAL_SUFFIX, STATE_DIR
 from lastgood.judging import verify
 from lastgood.verdict import Kind
 
-REASON_FILE = "reason.json"
 RESERVE_BYTES = 1 << 20  # for records, the trainer's output and run.json
 RESERVE_INODES = 8  # a seal, and what the supervisor replaces
 GROWTH = 1.05  # a snapshot is rarely just as large as the one before
@@ -60,6 +59,10 @@ class Trimmed:
     bytes: int
 
 
+SUSPECTED = "suspected"
+"""In the reason of what was set aside although its bytes are good: it may have to go back."""
+
+
 def trim(checkpoint_dir: str, limit_bytes: int, is_enough: Callable[[], bool]) -> Iterator[Trimmed]:
     """Remove broken snapshots from quarantine, oldest first, until there is enough room or the rest fits the limit.
 
@@ -96,8 +99,10 @@ def _broken_one(place: str) -> str | None:
     broken = {Kind.TRUNCATED, Kind.CORRUPT, Kind.INCOMPLETE}
     if verdict.kind in broken:
         return name
-    told = verdict.kind is Kind.UNPROVEN and any(_reason(place).startswith(f"{kind}:") for kind in broken)
-    return name if told else None
+    reason = _reason(place)
+    superseded = reason.startswith(f"{Kind.UNPROVEN}:") and SUSPECTED not in reason
+    told = superseded or any(reason.startswith(f"{kind}:") for kind in broken)
+    return name if verdict.kind is Kind.UNPROVEN and told else None
 
 
 def _reason(place: str) -> str:

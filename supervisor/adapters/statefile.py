@@ -3,6 +3,7 @@
 run.json must last: it is replaced durably. status.json is for looking at and is replaced without waiting for the disk.
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -18,7 +19,7 @@ from typing import Any
 from lastgood.contract import RUN_FILE, SEALS_DIR, STATE_DIR, STATUS_FILE, SUPERVISOR_LOCK, WANTED_FILE
 from lastgood.judging import TRANSIENT
 from lastgood.naming import partial_name, partial_of
-from lastgood.publish import fsync_folder, remove_if_there, write_durably
+from lastgood.publish import fsync_folder, remove_if_there, write_at_once, write_durably
 from lastgood.regular import regular
 from lastgood.seal import Identity
 from supervisor import proc, trouble
@@ -261,35 +262,53 @@ def write_run(checkpoint_dir: str, run: RunFile, now: float) -> None:
 
 def write_wanted(checkpoint_dir: str, wanted: str) -> None:
     """Replace wanted.json: `run`, `pause` or `stop`, what is wanted of the run, whatever state it is in. Raises OSError."""
-    content = {"version": VERSION, "wanted": wanted, "since": time.time()}
-    write_durably(os.path.join(checkpoint_dir, STATE_DIR, WANTED_FILE), (json.dumps(content) + "\n").encode("ascii"))
+    write_durably(os.path.join(checkpoint_dir, STATE_DIR, WANTED_FILE), _wish(wanted))
 
 
-def read_wanted(checkpoint_dir: str) -> str | None:
-    """What is wanted of the run, or None when nobody has said so yet or the file cannot be read."""
+def _wish(wanted: str) -> bytes:
+    return (json.dumps({"version": VERSION, "wanted": wanted, "since": time.time()}) + "\n").encode("ascii")
+
+
+def settle_wanted(checkpoint_dir: str, wanted: str) -> None:
+    """Replace what is wanted, for the supervisor itself, unless that is a pause: it outlives a start and a stop. Raises OSError.
+
+    Nothing waits for the disk between the look and the replacement: a wish that somebody tells meanwhile would be lost. What
+    a power cut takes of it is only what the next start says anyway.
+    """
+    if wanted_in(checkpoint_dir) not in ("pause", wanted):
+        write_at_once(os.path.join(checkpoint_dir, STATE_DIR, WANTED_FILE), _wish(wanted))
+
+
+def wanted_in(checkpoint_dir: str) -> str | None:
+    """What is wanted of the run; None when nobody has said so yet or the file is damaged. Raises OSError when it is not told."""
     try:
         with open(os.path.join(checkpoint_dir, STATE_DIR, WANTED_FILE), "rb", opener=regular) as file:
             wanted = json.load(file)["wanted"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
+    except OSError as error:
+        if error.errno in _NO_FILE and os.path.isdir(os.path.join(checkpoint_dir, STATE_DIR)):
+            return None
+        raise  # also where the whole folder is gone: a disk that is not mounted has no wish to tell
     return wanted if wanted in ("run", "pause", "stop") else None
+
+
+_NO_FILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL, errno.ELOOP, errno.ENXIO})
+"""There is none, or something else is in its place."""
+
+
+def read_wanted(checkpoint_dir: str) -> str | None:
+    """The same for looking at: None also when it cannot be read."""
+    try:
+        return wanted_in(checkpoint_dir)
+    except OSError:
+        return None
 
 
 def write_status(checkpoint_dir: str, summary: dict[str, Any]) -> None:
     """Replace status.json so that a reader sees the old one or the new one. Raises OSError, and leaves nothing then."""
-    path = os.path.join(checkpoint_dir, STATE_DIR, STATUS_FILE)
-    partial = os.path.join(checkpoint_dir, STATE_DIR, partial_name(STATUS_FILE))
-    try:
-        with open(partial, "w", encoding="ascii") as file:
-            json.dump(summary, file, default=repr)
-            file.write("\n")
-        os.replace(partial, path)
-    except BaseException:
-        try:
-            remove_if_there(partial)
-        except OSError:
-            pass  # the first error is the one to tell
-        raise
+    content = (json.dumps(summary, default=repr) + "\n").encode("ascii")
+    write_at_once(os.path.join(checkpoint_dir, STATE_DIR, STATUS_FILE), content)
 
 
 def read_status(checkpoint_dir: str) -> dict[str, Any] | None:

@@ -30,7 +30,7 @@ from supervisor.core.events import (
 )
 
 
-@dataclass
+@dataclass(slots=True)
 class _Told:
     """What was told of a snapshot: the verdict, about which file, under which seal beside it."""
 
@@ -83,7 +83,7 @@ class Verifier:
         except OSError as error:
             return LadderUnreadable(f"{error.strerror or error}")
         found = [rung for rung in rungs if rung.verdict is not None and not shelved.is_shelved(rung.name)]
-        judged = [(rung, SealStamp.beside(os.fspath(rung.path))) for rung in found]
+        judged = [(rung, SealStamp.beside(rung.where)) for rung in found]
         arrived = frozenset(rung.name for rung, seal in judged if self._is_news(rung, seal))
         for rung, seal in judged:
             self._remember(rung, seal)
@@ -113,7 +113,7 @@ class Verifier:
         told = self._told.get(rung.name)
         if told is None or told.identity != rung.identity or not told.verdict.proven or rung.step is None:
             return None
-        if self._has_shelf or rung.name in self._unreadable or SealStamp.beside(os.fspath(rung.path)) != told.seal:
+        if self._has_shelf or rung.name in self._unreadable or SealStamp.beside(rung.where) != told.seal:
             return None
         self._on_trust.add(rung.name)
         return told.verdict
@@ -127,7 +127,7 @@ class Verifier:
             return SnapshotReread(gone, reachable=False)
         if rung is None:
             return SnapshotReread(gone)
-        told, seal = self._told.get(name), SealStamp.beside(os.fspath(rung.path))
+        told, seal = self._told.get(name), SealStamp.beside(rung.where)
         verdict = judge(rung, self._ledger, fresh=True).verdict
         assert verdict is not None
         if verdict.errno == errno.ENOENT:
@@ -158,7 +158,8 @@ class Verifier:
         """
         rungs = self._scan()
         told: list[SnapshotJudged | SnapshotGone] = [SnapshotGone(name) for name in self._forget_gone(rungs)]
-        for rung in reversed(rungs):
+        while rungs:
+            rung = rungs.pop()  # the oldest first, and of ten thousand none is held longer than it is looked at
             known = self._is_known(rung)
             if known and rung.name not in self._unreadable and not self._has_new_seal(rung):
                 self._unsettled.pop(rung.name, None)
@@ -177,7 +178,7 @@ class Verifier:
 
     def _has_new_seal(self, rung: Rung) -> bool:
         """Whether a seal that came, went or changed may say something else about bytes that were told already."""
-        told, path = self._told[rung.name], os.fspath(rung.path)
+        told, path = self._told[rung.name], rung.where
         if rung.seal_inode == told.seal.inode and (not rung.seal_inode or told.verdict.kind is Kind.HEALTHY):
             return False
         stamp = SealStamp.beside(path)
@@ -196,8 +197,7 @@ class Verifier:
     def _forget_gone(self, rungs: list[Rung]) -> list[str]:
         """Names told and no longer there. A seal that was made for one of them is for a file that nobody has any more."""
         present = {rung.name for rung in rungs}
-        for name in [name for name in self._unsettled if name not in present]:
-            del self._unsettled[name]
+        self._unsettled = {name: one for name, one in self._unsettled.items() if name in present}
         gone = [name for name in self._told if name not in present]
         for name in gone:
             del self._told[name]
@@ -216,7 +216,7 @@ class Verifier:
 
     def _is_settled(self, rung: Rung, hinted: Collection[str]) -> bool:
         """Sealed files are published whole; a hint is worth a look; any other must have been still for a while."""
-        if os.path.exists(seal_path(rung.path)) or rung.name in hinted:
+        if os.path.exists(seal_path(rung.where)) or rung.name in hinted:
             return True
         now = self._clock()
         waiting = self._unsettled.get(rung.name)
@@ -232,7 +232,7 @@ class Verifier:
         """The verdict about an arrival, or about known bytes that may be worth something else by now; None when that is not
         so, and while it is not proven and may still be written.
         """
-        seal = SealStamp.beside(os.fspath(rung.path))
+        seal = SealStamp.beside(rung.where)
         judged = judge(rung, self._ledger, fresh=rung.name in self._unreadable)
         verdict = judged.verdict
         assert verdict is not None
@@ -250,7 +250,7 @@ class Verifier:
 
         A seal that condemns known bytes may be that of bytes which are about to replace them.
         """
-        sealed = not known and os.path.exists(seal_path(rung.path))
+        sealed = not known and os.path.exists(seal_path(rung.where))
         now = self._clock()
         waiting = self._unsettled.get(rung.name)
         if kind is Kind.INCOMPLETE or waiting is None or waiting.content != _content(rung):

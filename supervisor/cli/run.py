@@ -131,6 +131,11 @@ def supervise(
     from supervisor.runtime import Runtime
 
     directory = os.path.realpath(chosen.checkpoints.dir)
+    if new_run and chosen.trainer.resume == "self":
+        cure = "name another checkpoints.dir"
+        raise UsageError(
+            f"{where}: with --new-run a trainer that finds its snapshot itself would find the old ones; {cure}"
+        )
     try:
         statefile.prepare(directory)
     except UsageError as error:

@@ -46,6 +46,7 @@ def stop_supervisor(directory: str, timeout_seconds: float) -> tuple[int, str]:
     if isinstance(found, tuple):
         return found
     typer.echo(f"asked process {found.pid} to stop; its trainer saves and ends", err=True)
+    _end_pause(directory)
     if not _has_ended(found, timeout_seconds):
         return NOT_STOPPED, (
             f"lastgood: stop: process {found.pid} has not ended within {timeout_seconds:g} s, and goes on stopping"
@@ -58,6 +59,19 @@ def stop_supervisor(directory: str, timeout_seconds: float) -> tuple[int, str]:
             "whatever starts it again must be stopped first (`lastgood ps` names its unit)"
         )
     return STOPPED, f"process {found.pid} has ended{_last(directory)}"
+
+
+def _end_pause(directory: str) -> None:
+    """A pause outlives the signal, which comes from a service manager too; whoever says `stop` wants the next start to go on."""
+    from supervisor.adapters import statefile
+
+    if statefile.read_wanted(directory) != "pause":
+        return
+    try:
+        statefile.write_wanted(directory, "stop")
+    except OSError as error:
+        cure = f"say `lastgood resume {shown(directory)}` before the next start"
+        typer.echo(f"lastgood: stop: the pause cannot be taken back ({error.strerror}); {cure}", err=True)
 
 
 def is_told_to(directory: str, verb: str, number: int) -> Identity | tuple[int, str]:

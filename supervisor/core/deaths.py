@@ -22,6 +22,7 @@ from supervisor.core.state import Ending, Phase, Policy, State
 Outcome = tuple[State, tuple[Command, ...]]
 
 SUPERVISOR_LOST = "supervisor-lost"
+ORDERLY_CODES = frozenset({128 + 15, 128 + 2})  # as trainers end that were asked to and have saved
 
 
 def judge_again(state: State) -> Outcome:
@@ -66,6 +67,12 @@ def settle(state: State, death: TrainerExited, now: float, policy: Policy) -> Ou
         if state.failure is not None:
             return notes.joined(commands, notes.failed(state, *state.failure))
     return notes.joined(commands, _after_death(state, cause, now, policy))
+
+
+def is_orderly(state: State, death: TrainerExited) -> bool:
+    """Whether a trainer ended of its own accord, by itself or because it was asked to: then it has outlived all its writes."""
+    asked = state.ending in (Ending.STOP, Ending.PAUSE)
+    return death.code == 0 or (asked and death.code in ORDERLY_CODES)
 
 
 def settle_lost(state: State, now: float, policy: Policy) -> Outcome:

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 from lastgood.choose import choose, newest_first
 from lastgood.verdict import Kind
-from supervisor.core import blame, deaths, divergence, notes, trainer_life, trust
+from supervisor.core import blame, deaths, divergence, notes, prelude, trainer_life, trust
 from supervisor.core.commands import (
     Arm,
     Command,
     PutBack,
     Record,
     SaveMemory,
+    SealSnapshot,
     SetAside,
     SpawnTrainer,
     SweepTree,
@@ -24,6 +25,7 @@ from supervisor.core.events import (
     LadderUnreadable,
     Obstacle,
     RungFact,
+    TrainerExited,
 )
 from supervisor.core.memory import Memory
 from supervisor.core.state import Life, Phase, Policy, Resume, State, Wait
@@ -61,12 +63,22 @@ def on_ladder(state: State, event: Event, now: float, policy: Policy) -> Outcome
     event = replace(event, rungs=_doubted(state, event.rungs))
     state = replace(state, rungs=_doubted(state, state.rungs))
     if state.death is not None:
+        commands = (*commands, *_outlived(state, state.death, event))
         state, more = deaths.settle(state, state.death, now, policy)
     elif state.memory.open:
         state, more = deaths.settle_lost(state, now, policy)
     else:
         state, more = _start_or_wait(state, event, now, policy)
     return state, (*commands, *more)
+
+
+def _outlived(state: State, death: TrainerExited, event: LadderJudged) -> tuple[Command, ...]:
+    """The last saves of a trainer that ended in order were found only now, and are whole."""
+    if not deaths.is_orderly(state, death) or prelude.is_on(state):
+        return ()
+    kinds = (Kind.INTACT, Kind.UNPROVEN)
+    last = [r for r in event.rungs if r.name in event.arrived and r.verdict is not None and r.verdict.kind in kinds]
+    return tuple(SealSnapshot(rung.name) for rung in reversed(last))
 
 
 def _start_or_wait(state: State, event: LadderJudged, now: float, policy: Policy) -> Outcome:
@@ -127,7 +139,10 @@ def _take_in(state: State, event: LadderJudged, now: float) -> Outcome:
     for rung in reversed(event.rungs):
         if rung.name not in event.arrived or rung.verdict is None:
             continue
-        if state.memory.trust is not None:
+        if prelude.is_on(state):
+            state, more = prelude.bring(state, rung)
+            commands += more
+        elif state.memory.trust is not None:
             state = trainer_life.hold(state, rung)
         else:
             state, more = notes.note_snapshot(state, rung, nothing_pruned)
@@ -158,10 +173,10 @@ def _go_on(state: State, event: LadderJudged, now: float, policy: Policy) -> Out
     """Start a trainer, unless the run is over, nothing good is left, or the storage must be waited for."""
     if state.stop_signal is not None:
         return notes.stopped(state)
-    if state.pause:
-        return notes.paused(state)
     if state.memory.done is not None and (policy.final_step is None or state.memory.done >= policy.final_step):
         return notes.completed(state)
+    if state.pause:
+        return notes.paused(state)
     if state.memory.trust is not None and _is_to_be_reread(state, event, state.memory.trust):
         return _again(state, state.memory.trust, now, policy)
     if policy.resume is Resume.NEVER:

@@ -11,6 +11,9 @@ Outcome = tuple[State, tuple[Command, ...]]
 SILENCES = (Deadline.STARTUP, Deadline.RUNNING, Deadline.SAVING)
 """One of these at a time is armed while a trainer that has not finished lives."""
 
+STALLS = (*SILENCES, Deadline.EXIT)
+"""What ends a trainer that stands still, finished or not."""
+
 SIGNS_TO_ARM = 2  # one sign says that it started, two say how fast it goes
 GAP_FACTOR = 5.0  # a pause five times as long as any seen is no longer a slow step
 

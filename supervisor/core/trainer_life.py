@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 from lastgood.verdict import Kind
-from supervisor.core import blame, divergence, notes, stall
+from supervisor.core import blame, divergence, notes, prelude, stall
 from supervisor.core.causes import NO_ROOM
 from supervisor.core.commands import Arm, Command, Disarm, KeepEvidence, KillTree, Record, SaveMemory, SealSnapshot
 from supervisor.core.events import (
@@ -141,7 +141,7 @@ def _end_ignorer(state: State, step: int | None, now: float, policy: Policy) -> 
 def end(state: State, ending: Ending, now: float, policy: Policy) -> Outcome:
     """Kill the tree, and look again when it should be dead."""
     state = replace(state, phase=Phase.STOPPING, ending=ending, killed=True)
-    drop = Disarm((*stall.SILENCES, Deadline.EXIT))
+    drop = Disarm(stall.STALLS)
     return state, (drop, KillTree(), Arm(Deadline.GRACE, now + policy.kill_seconds))
 
 
@@ -162,8 +162,8 @@ def on_snapshot(state: State, event: Event, now: float, policy: Policy) -> Outco
     assert isinstance(event, SnapshotJudged)
     rung = event.rung
     assert rung.verdict is not None
-    if state.phase is Phase.STARTING and state.life.pid is None:
-        return _before_the_trainer(state, rung)
+    if prelude.is_on(state):
+        return prelude.bring(state, rung)
     alive = state.phase in (Phase.STARTING, Phase.RUNNING)
     new = _is_new(state, rung)
     tells = alive and new and rung.verdict.usable and _was_written_since(state, rung)
@@ -182,14 +182,6 @@ def on_snapshot(state: State, event: Event, now: float, policy: Policy) -> Outco
     if state.memory.trust is None:
         state = _await_seal(state, rung)
     return notes.joined((*commands, *armed, *seals), watch_the_end(state, now, policy))
-
-
-def _before_the_trainer(state: State, rung: RungFact) -> Outcome:
-    """What runs before it has brought a snapshot: that is no work of this trainer's, and no sign that it lives."""
-    if (trust := state.memory.trust) is not None:
-        left = replace(trust, left=(*trust.left, (rung.name, rung.mtime_ns)))
-        state = replace(state, memory=replace(state.memory, trust=left))
-    return notes.see(state, rung)
 
 
 def hold(state: State, rung: RungFact) -> State:

@@ -172,6 +172,25 @@ def test_memory_of_dead_processes_is_waited_for(nvml: FakeNvml) -> None:
     assert gpus.look() is None  # by now that is somebody else's
 
 
+@pytest.mark.parametrize("visible", [None, "-1"])
+def test_where_no_gpu_is_asked_of_nobody_is_remembered(monkeypatch: pytest.MonkeyPatch, visible: str | None) -> None:
+    """Without the binding, or for a trainer that sees no GPU, a run of a year keeps no list of its dead."""
+    monkeypatch.setattr(gpu, "_module", lambda: None if visible is None else object())
+    gpus = Gpus(visible)
+    gpus.died([DEAD])
+
+    assert (None, frozenset()) == (gpus.look(), gpus._dead)
+
+
+def test_where_nvml_knows_no_gpu_nobody_is_remembered(nvml: FakeNvml) -> None:
+    """The binding is there, and the driver is not."""
+    gpus = Gpus(None)
+    gpus.died([DEAD])
+    nvml.unusable = NOT_LOADED
+
+    assert (None, frozenset()) == (gpus.look(), gpus._dead)
+
+
 def test_a_moment_is_given_to_release_it(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory that is free within seconds stands in nobody's way."""
     gpus = Gpus(None)

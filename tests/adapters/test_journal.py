@@ -184,6 +184,20 @@ def test_json_on_the_stream_is_what_is_in_the_file(journal: MakeJournal, tmp_pat
     assert [json.loads(stream.getvalue())] == records(tmp_path)
 
 
+def test_a_service_does_not_load_what_only_a_terminal_needs(tmp_path: Path) -> None:
+    """The coloured text's library would be a sixth of the supervisor's memory, for a whole run."""
+    code = """
+import sys
+import supervisor.cli.app, supervisor.configuration, supervisor.runtime
+from supervisor.adapters.journal import Journal
+Journal("name", "id", sys.argv[1], "json", "info").write("supervisor.ready", "info", 1, {})
+sys.exit("structlog" in sys.modules)
+"""
+    words = [sys.executable, "-c", code, str(tmp_path / "events.jsonl")]
+
+    assert 0 == subprocess.run(words, cwd=ROOT, stdout=subprocess.DEVNULL, check=False).returncode
+
+
 def test_text_is_coloured_on_a_terminal_only(journal: MakeJournal) -> None:
     """A person sees colours, a file or a pipe no escapes; both get time, level, event and fields."""
     terminal, pipe = Terminal(), io.StringIO()

@@ -622,6 +622,50 @@ def test_a_damaged_wish_is_no_wish(directory: str, content: bytes) -> None:
     assert None is statefile.read_wanted(directory)
 
 
+@pytest.mark.parametrize(("before", "after"), [(None, "stop"), ("run", "stop"), ("stop", "stop"), ("pause", "pause")])
+def test_what_the_supervisor_writes_leaves_a_pause(directory: str, before: str | None, after: str) -> None:
+    """Somebody wants the GPU, also over a stop and a start; and no partial is left."""
+    if before is not None:
+        statefile.write_wanted(directory, before)
+    statefile.settle_wanted(directory, "stop")
+
+    assert (after, {"wanted.json"}) == (statefile.read_wanted(directory), names(directory))
+
+
+def test_what_the_supervisor_writes_does_not_wait_for_the_disk(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wish that is told while a sync takes seconds would be written over."""
+
+    def synced(_descriptor: int) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(os, "fsync", synced)
+    statefile.settle_wanted(directory, "stop")
+
+    assert "stop" == statefile.read_wanted(directory)
+
+
+def test_a_wish_that_cannot_be_read_is_told_apart_from_none(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only for looking at they are alike."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(statefile, "open", broken, raising=False)
+
+    assert None is statefile.read_wanted(directory)
+    with pytest.raises(OSError, match="Input/output error"):
+        statefile.wanted_in(directory)
+    with pytest.raises(OSError, match="Input/output error"):
+        statefile.settle_wanted(directory, "run")
+
+
+def test_a_directory_that_is_away_does_not_say_that_there_is_no_wish(tmp_path: Path) -> None:
+    """Unmounted, it is as empty as a mount point is; a pause that lies on it must not be taken for none."""
+    assert None is statefile.read_wanted(str(tmp_path))
+    with pytest.raises(FileNotFoundError):
+        statefile.wanted_in(str(tmp_path))
+
+
 def test_a_folder_in_the_place_of_the_wish_is_no_wish(directory: str) -> None:
     """What cannot be read says nothing."""
     state(directory, "wanted.json").mkdir()
@@ -663,7 +707,7 @@ def test_a_damaged_status_is_told(directory: str, content: bytes) -> None:
         statefile.read_status(directory)
 
 
-@pytest.mark.parametrize("call", ["replace", "dump"])
+@pytest.mark.parametrize("call", ["replace", "write"])
 def test_a_status_that_cannot_be_written_leaves_nothing(
     directory: str, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
@@ -673,7 +717,7 @@ def test_a_status_that_cannot_be_written_leaves_nothing(
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(*((os, call) if call == "replace" else (json, call)), full)
+    monkeypatch.setattr(os, call, full)
     for _ in range(3):
         with pytest.raises(OSError, match="No space left"):
             statefile.write_status(directory, {"step": 2})

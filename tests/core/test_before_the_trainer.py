@@ -11,7 +11,7 @@ from supervisor.core.machine import step
 from supervisor.core.memory import Memory
 from supervisor.core.state import Life, Phase, State
 from supervisor.core.trust import Trust
-from tests.core.test_machine import POLICY, names, rung
+from tests.core.test_machine import POLICY, ladder, names, rung
 
 MEMORY = Memory(high_water=50, reached=60, incarnation=2)
 STARTING = State(Phase.STARTING, MEMORY, Life(resumed=rung(50)), (rung(50),))
@@ -26,6 +26,21 @@ def test_a_snapshot_that_it_brings_is_no_work_and_no_sign_of_life(brought: e.Run
     assert (Phase.STARTING, STARTING.life, 50) == (state.phase, state.life, state.memory.high_water)
     assert brought in state.rungs
     assert MEMORY.budget == state.memory.budget
+
+
+@pytest.mark.parametrize("trust", [None, Trust("ckpt_50.pt", 50, 50)])
+def test_what_is_found_only_after_it_was_stopped_or_failed_is_no_work_either(trust: Trust | None) -> None:
+    """Asked to stop or dead by then: it was not the trainer that saved, and the budget is not refilled for it."""
+    before = replace(STARTING, memory=replace(MEMORY, trust=trust))
+    stopping, _ = step(before, e.StopRequested(15), 4.0, POLICY)
+    stopping, commands = step(stopping, e.SnapshotJudged(rung(70)), 5.0, POLICY)
+    assert ["snapshot.verified"] == names(commands)
+
+    dead, _ = step(before, e.SpawnFailed(2, "trainer.pre_start ended with code 1"), 5.0, POLICY)
+    for seen in (e.SnapshotJudged(rung(70)), ladder(rung(70), rung(50))):
+        found, commands = step(dead, seen, 6.0, POLICY)
+        assert "trainer.progressed" not in names(commands)
+        assert (50, ()) == (found.memory.high_water, found.life.held)
 
 
 def test_if_it_fails_the_start_has_failed() -> None:

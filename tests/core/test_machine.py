@@ -951,10 +951,33 @@ def test_a_stop_does_not_wait_for_what_will_not_die(wanted: bool) -> None:
 
 
 def test_the_resumed_snapshot_touched_says_nothing_of_the_trainer() -> None:
-    """Somebody changes the very file while the trainer starts: that it has its step does not show that the trainer went on from it."""
+    """Somebody changes the very file while the trainer starts: that does not show that the trainer went on from it."""
     state = replace(running(), phase=Phase.STARTING, life=Life(pid=7, resumed=rung(50)))
     state, _ = step(state, e.SnapshotJudged(replace(rung(50), mtime_ns=99)), 1.0, POLICY)
     assert not state.life.checked
     _, commands = step(state, e.StepReported(1, 3, None), 2.0, POLICY)
 
     assert "resume.ignored" in names(commands)
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "sealed"),
+    [(Ending.STOP, 143, True), (Ending.PAUSE, 130, True), (Ending.STOP, 1, False), (None, 143, False), (None, 0, True)],
+)
+def test_a_trainer_that_ends_in_order_has_outlived_its_writes(ending: Ending | None, code: int, sealed: bool) -> None:
+    """What was judged before its end and what is found only after it are sealed, so that the next start goes on from there."""
+    stop = 15 if ending is Ending.STOP else None
+    state = running(ending=ending, stop_signal=stop, pause=ending is Ending.PAUSE)
+    state = replace(state, life=replace(state.life, unsealed=("ckpt_60.pt",)))
+    state, first = step(state, e.TrainerExited(1, code, None), 1.0, POLICY)
+    _, second = step(state, ladder(rung(70, Kind.UNPROVEN), rung(60, Kind.INTACT), rung(50)), 2.0, POLICY)
+
+    asked = [one.name for one in (*first, *second) if isinstance(one, c.SealSnapshot)]
+    assert (["ckpt_60.pt", "ckpt_60.pt", "ckpt_70.pt"] if sealed else []) == asked
+
+
+def test_a_run_that_is_done_is_done_whatever_was_wished() -> None:
+    """A pause of a completed run holds nobody up."""
+    done = at(Phase.SELECTING, memory=Memory(incarnation=1, done=100, high_water=100), pause=True)
+
+    assert Phase.COMPLETED is step(done, ladder(rung(100)), 1.0, POLICY)[0].phase

@@ -113,7 +113,8 @@ def refuted(**more: Any) -> State:
     """The trainer that was started from bad bytes is dead, and so is all it left."""
     memory = replace(MEMORY, trust=replace(TRUST, refuted=True))
     death = e.TrainerExited(1, None, 9)
-    return at(Phase.SELECTING, memory=memory, death=death, ending=Ending.REFUTED, **more)
+    given = {"life": Life(pid=7, resumed=TRUSTED), **more}
+    return at(Phase.SELECTING, memory=memory, death=death, ending=Ending.REFUTED, **given)
 
 
 def test_what_was_made_of_bad_bytes_is_set_aside_with_them() -> None:
@@ -186,7 +187,7 @@ def test_a_suspect_that_was_set_aside_before_is_not_held_against_the_trainer() -
 
 def test_bad_bytes_make_no_completion() -> None:
     """A trainer that was started from bad bytes and reached the end has not completed the run."""
-    life = Life(resumed=TRUSTED, reported=100, signs=5)
+    life = Life(pid=7, resumed=TRUSTED, reported=100, signs=5)
     death = e.TrainerExited(1, 0, None)
     state = replace(refuted(life=life), death=death, ending=None)
     state, commands = step(state, ladder(rung(100), rung(50, Kind.CORRUPT), rung(40)), 8.0, POLICY)
@@ -209,7 +210,7 @@ def test_a_supervisor_that_was_killed_reads_them_again_first() -> None:
 
 def test_what_a_dead_trainer_left_unseen_is_held_back_too() -> None:
     """A snapshot that is found only after the death counts once the bytes it was made of are known."""
-    state = at(Phase.SELECTING, memory=MEMORY, rereading=True, life=Life(resumed=TRUSTED))
+    state = at(Phase.SELECTING, memory=MEMORY, rereading=True, life=Life(pid=7, resumed=TRUSTED))
     state, commands = step(state, ladder(rung(70)), 2.0, POLICY)
 
     assert ["Arm"] == names(commands)
@@ -222,7 +223,7 @@ def test_what_a_dead_trainer_left_unseen_is_held_back_too() -> None:
 
 def test_an_unsealed_one_of_a_trainer_that_ended_well_is_sealed_when_it_counts() -> None:
     """An exit with 0 outlives every write, also of what was held back until after it."""
-    life = Life(resumed=TRUSTED, held=(rung(70, Kind.INTACT),))
+    life = Life(pid=7, resumed=TRUSTED, held=(rung(70, Kind.INTACT),))
     for code, sealed in ((0, [c.SealSnapshot("ckpt_70.pt")]), (1, [])):
         death = e.TrainerExited(1, code, None)
         state = at(Phase.SELECTING, memory=MEMORY, rereading=True, life=life, death=death)

@@ -82,6 +82,11 @@ def unmount(at: str | Path) -> None:
         time.sleep(0.01)
 
 
+def detach(at: str | Path) -> None:
+    """Unmount at once, whoever still uses it. Raises OSError."""
+    _checked(_libc.umount2(os.fsencode(at), _MNT_DETACH), f"detaching {at}")
+
+
 def sync_filesystem(at: str | Path) -> None:
     """Make all that is on a filesystem durable."""
     descriptor = os.open(at, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -35,8 +35,13 @@ def doomed(bench: Bench, *sets: str) -> list[str]:
 
 def slow(bench: Bench, *words: str) -> subprocess.Popen[bytes]:
     """A supervisor on a slow disk; it is ended with the test."""
-    with (bench.folder / "slow.log").open("wb") as log:
-        process = subprocess.Popen([sys.executable, "-c", SLOW, *words], cwd=bench.folder, stdout=log, stderr=log)
+    return special(bench, SLOW, *words)
+
+
+def special(bench: Bench, script: str, *words: str) -> subprocess.Popen[bytes]:
+    """A supervisor started by a script; it is ended with the test."""
+    with (bench.folder / "special.log").open("wb") as log:
+        process = subprocess.Popen([sys.executable, "-c", script, *words], cwd=bench.folder, stdout=log, stderr=log)
     bench.started.append(process)
     return process
 
@@ -99,7 +104,8 @@ def test_a_stop_is_answered_while_memory_is_being_written_to_a_slow_disk(bench: 
 
     assert answered < SOON_SECONDS
     assert 143 == process.wait(40)
-    assert (5, "stop") <= (bench.state("run.json")["high_water"], bench.state("wanted.json")["wanted"])
+    assert "stop" == bench.state("wanted.json")["wanted"]
+    assert 5 <= bench.state("run.json")["high_water"]
     assert not bench.state("run.json")["open"]
 
 
@@ -125,6 +131,39 @@ def test_a_start_is_on_the_disk_before_the_trainer_is_there(bench: Bench) -> Non
     bench.wait_for("trainer.spawned")
 
     assert (1, True) == (bench.state("run.json")["incarnation"], bench.state("run.json")["open"])
+
+
+UNSAVED = (
+    "import os\n"
+    "from supervisor.adapters import statefile\n"
+    "real = statefile.write_run\n"
+    "def write_run(*what):\n"
+    "    if os.path.exists('full'):\n"
+    "        raise OSError(28, 'No space left on device')\n"
+    "    real(*what)\n"
+    "statefile.write_run = write_run\n"
+    "from supervisor.cli.app import main\n"
+    "main()\n"
+)
+"""The command on a disk that takes no run.json while there is a file `full`."""
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_nothing_is_started_on_trust_that_no_later_supervisor_would_know_of(bench: Bench, full: bool) -> None:
+    """When run.json cannot be written the bytes are read first, and then the trainer starts; else the two go side by side."""
+    words = bench.command("--steps=30", "--pause=0.1", sets=("run.final_step=30",))
+    process = special(bench, UNSAVED, *words)
+    bench.wait_for("snapshot.sealed", 2)
+    if full:
+        (bench.folder / "full").touch()
+    os.kill(bench.records("trainer.spawned")[0]["pid"], signal.SIGKILL)
+    second = bench.wait_for("trainer.spawned", 2)
+    confirmed = bench.wait_for("resume.confirmed")
+
+    assert full == (confirmed["seq"] < second["seq"])
+    assert full == bool(bench.records("memory.not_saved"))
+    assert second["resumed_from"] == confirmed["name"]
+    assert 0 == process.wait(30)
 
 
 PROMPT = (
@@ -162,6 +201,15 @@ def test_a_stop_before_it_listens_ends_it_without_a_trainer(bench: Bench, number
 
     assert (-number, b"", b"") == (done.returncode, done.stdout, done.stderr)
     assert not bench.directory.exists()
+
+
+def test_a_status_tells_what_is_although_nothing_happens(bench: Bench) -> None:
+    """The trainer says nothing and the directory is not looked at: whoever looks on sees that it starts, and its number."""
+    bench.start(*bench.command("--pause=60", sets=("checkpoints.rescan_seconds=60",)))
+    spawned = bench.wait_for("trainer.spawned")
+    until(lambda: bench.state("status.json")["phase"] == "starting", 6 * STATUS_SECONDS)
+
+    assert spawned["pid"] == bench.state("status.json")["trainer_pid"]
 
 
 # A config file that is read again.

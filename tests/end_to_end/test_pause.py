@@ -1,6 +1,9 @@
 """A run that makes room for another and goes on later, with real processes."""
 
+import signal
 import time
+
+import pytest
 
 from tests.bench import Bench, marked, until
 
@@ -43,6 +46,48 @@ def test_a_pause_outlives_the_supervisor(bench: Bench) -> None:
 
     assert 0 == again.wait(30)
     assert 2 == len(bench.starts())
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_pause_outlives_a_service_manager_and_a_reboot(bench: Bench, number: signal.Signals, status: int) -> None:
+    """What ends a paused supervisor by a signal does not take the pause back; the next one waits until that is wished for."""
+    command = bench.command("--steps=30", "--every=5", "--pause=0.1", sets=("run.final_step=30",))
+    process = bench.start(*command)
+    until(lambda: (bench.directory / "step_5.pt").exists())
+    assert 0 == bench.lastgood("pause", "checkpoints").returncode
+    process.send_signal(number)
+    assert (status, "pause") == (process.wait(20), bench.state("wanted.json")["wanted"])
+
+    again = bench.start(*command)
+    bench.wait_for("run.paused", 2)
+    time.sleep(0.3)
+    assert 1 == len(bench.records("trainer.spawned"))
+    assert 0 == bench.lastgood("resume", "checkpoints").returncode
+    assert 0 == again.wait(30)
+
+
+def test_a_pause_that_has_not_come_about_outlives_a_signal_too(bench: Bench) -> None:
+    """The trainer is still saving for it when the supervisor is told to end."""
+    process = bench.start(*bench.command("--steps=1000", "--every=5", "--habit=final:2"))
+    bench.wait_for("trainer.progressed")
+    assert 1 == bench.lastgood("pause", "checkpoints", "--timeout=0.3").returncode
+    process.terminate()
+
+    assert (143, []) == (process.wait(20), bench.records("run.paused"))
+    assert "pause" == bench.state("wanted.json")["wanted"]
+
+
+def test_a_stop_that_is_said_ends_a_pause(bench: Bench) -> None:
+    """`lastgood stop` is a wish of its own, the last one told: the next start goes on."""
+    command = bench.command("--steps=20", "--every=5", "--pause=0.1", sets=("run.final_step=20",))
+    process = bench.start(*command)
+    bench.wait_for("trainer.progressed")
+    assert 0 == bench.lastgood("pause", "checkpoints").returncode
+    assert 0 == bench.lastgood("stop", "checkpoints").returncode
+    assert (143, "stop") == (process.wait(10), bench.state("wanted.json")["wanted"])
+
+    assert 0 == bench.lastgood(*command).returncode
+    assert 1 == len(bench.records("run.paused"))
 
 
 def test_a_wish_without_a_supervisor_is_kept_for_the_next(bench: Bench) -> None:

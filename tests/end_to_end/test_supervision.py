@@ -6,11 +6,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from supervisor.proc import Identity, is_alive
+from supervisor.runtime import STATUS_SECONDS
 from tests.bench import Bench, marked, until
 from tests.conftest import flip_bit
 
@@ -475,16 +477,28 @@ def test_a_supervisor_that_lost_its_lock_file_takes_it_again(bench: Bench) -> No
 
 
 def test_a_supervisor_whose_directory_was_taken_ends(bench: Bench) -> None:
-    """When another supervisor has the lock by now, this one ends its trainer, and says why."""
+    """When another supervisor has the lock by now, this one ends its trainer, says why, and leaves alone what is the other's."""
     first = bench.start(*bench.command("--steps=10000", sets=("checkpoints.rescan_seconds=3",)))
     bench.wait_for("trainer.progressed")
     until(lambda: bench.state("status.json")["trainer_pid"])
     (bench.directory / ".lastgood").rename(bench.folder / "gone")
     second = bench.start(*bench.command("--steps=10000"))
     assert 143 == first.wait(30)
+    bench.wait_for("trainer.progressed")
 
     assert second.poll() is None
-    assert "supervised by process" in bench.records("supervisor.lock_lost")[0]["reason"]
+    assert f"supervised by process {second.pid}" in bench.records("supervisor.lock_lost")[0]["reason"]
+    told = bench.records("trainer.spawned")
+    assert 1 == len(told)
+    assert f"PPid:\t{second.pid}" in Path(f"/proc/{told[0]['pid']}/status").read_text().splitlines()
+    assert "run" == bench.state("wanted.json")["wanted"]
+    assert second.pid == bench.state("run.json")["supervisor"][0]
+    until(lambda: bench.state("status.json")["supervisor_pid"] == second.pid)
+    time.sleep(2 * STATUS_SECONDS)
+    assert (second.pid, told[0]["pid"]) == (
+        bench.state("status.json")["supervisor_pid"],
+        bench.state("status.json")["trainer_pid"],
+    )
 
 
 def test_one_odd_file_ends_no_supervisor(bench: Bench) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastgood.choose import choose, newest_first
+from lastgood.choose import choose, newest_first, with_one
 from lastgood.keep import Keep, expendable
 from lastgood.verdict import Kind, Verdict
 
@@ -53,6 +53,14 @@ def test_time_breaks_ties_and_no_step_comes_last() -> None:
     a, b, c = rung(5, mtime_ns=1), rung(5, mtime_ns=2), rung(None, mtime_ns=9)
 
     assert [b, a, c] == newest_first([c, a, b])
+
+
+@given(ladders, st.builds(rung, st.none() | st.integers(0, 50), verdicts, st.integers(0, 3)), st.booleans())
+def test_one_more_is_put_where_sorting_would_put_it(ladder: list[Rung], one: Rung, known: bool) -> None:
+    """A ladder with an arrival is the ladder of all of them; what had its name before is not among them."""
+    one = replace(one, name=ladder[-1].name if known and ladder else one.name)
+
+    assert newest_first([*(other for other in ladder if other.name != one.name), one]) == with_one(ladder, one)
 
 
 @given(directories, st.randoms(use_true_random=False))

@@ -184,7 +184,7 @@ PUBLISHING = [
     Mutant(
         "small files not synced",
         "lastgood/publish.py",
-        "                view = view[os.write(descriptor, view) :]\n            os.fsync(descriptor)\n",
+        "                view = view[os.write(descriptor, view) :]\n            sync(descriptor)\n",
         "                view = view[os.write(descriptor, view) :]\n",
         (f"{MISHAPS}::test_a_small_file_that_cannot_be_written_nor_taken_back_tells_why_it_was_not_written",),
         "After a power cut the seal would be empty beside a whole snapshot.",
@@ -785,6 +785,14 @@ CHOOSING = [
         "The same directory would be resumed differently, by the order in which it is listed.",
     ),
     Mutant(
+        "an arrival is always the newest",
+        "lastgood/choose.py",
+        "    insort(oldest_first, one, key=_age)\n",
+        "    oldest_first.append(one)\n",
+        (CHOOSE,),
+        "An old snapshot that is judged late would be kept, and the newest pruned for it.",
+    ),
+    Mutant(
         "unproven over proven",
         "lastgood/choose.py",
         "        if rung.verdict is not None and rung.verdict.proven:\n",
@@ -997,7 +1005,7 @@ ENDING = [
     Mutant(
         "what the machine lacks is laid to a snapshot",
         "supervisor/core/deaths.py",
-        "    if blame.lack(death) is not None:",
+        "    if death.oom_kills or blame.lack(death) is not None:",
         "    if False:",
         ("tests/core/test_cases.py::test_what_the_machine_lacks_accuses_no_snapshot",),
         "A port that another program holds would cost steps, and end the run as `software cannot continue`.",

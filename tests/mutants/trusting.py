@@ -42,7 +42,7 @@ TRUSTING = [
     Mutant(
         "a decision is carried out whatever it breaks",
         "supervisor/core/machine.py",
-        "    if found := invariants.broken(state, after, commands):",
+        "    if found := invariants.broken(state, event, after, commands):",
         "    if found := []:",
         (f"{MACHINE}::test_a_decision_that_breaks_one_is_refused",),
         "A bug in the core would start a second trainer instead of ending the supervisor.",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lastgood.choose import newest_first
-from lastgood.contract import RUN_FILE, SEALS_DIR
+from lastgood.contract import RUN_FILE, SEALS_DIR, WANTED_FILE
 from lastgood.ledger import SealStamp
 from lastgood.rungs import Rung
 from lastgood.seal import Identity, Seal, SealDamaged
@@ -36,7 +36,7 @@ def digest_of(content: int) -> str:
 @dataclass
 class File:
     """One snapshot. `meant` is the content that its writer meant it to have, `holds` the one it has, cut at `size`; `made_of` is
-    the one that its writer was resumed from.
+    the one that its writer was resumed from, and `brought` that it was no trainer who wrote it.
     """
 
     name: str
@@ -59,6 +59,7 @@ class File:
     rooted: bool = False
     linked: bool = False
     after_bad_loss: bool = False
+    brought: bool = False
     made_of: "File | None" = None
     made_at: float = -1.0
 
@@ -93,6 +94,7 @@ class Disk:
         self.short_until = -1.0
         self.trimmed = False
         self.slow_until = -1.0
+        self.wish_hidden_until = -1.0
         self.ledger: dict[str, tuple[Identity, int, Verdict, int]] = {}
         self.ever_held = False
         self.seen: dict[str, tuple[bool, bool]] = {}
@@ -170,13 +172,23 @@ class Disk:
                 self._world.memory_is_stale = self._world.memory_is_stale or path == RUN_FILE
         self._durable_texts = dict(self.texts)
 
+    def tell_wish(self, wanted: str) -> None:
+        """A person replaces wanted.json, durably."""
+        self.texts[WANTED_FILE] = self._durable_texts[WANTED_FILE] = json.dumps({"version": 1, "wanted": wanted})
+
+    @property
+    def told_wish(self) -> str | None:
+        """What wanted.json says."""
+        text = self.texts.get(WANTED_FILE)
+        return None if text is None else str(json.loads(text)["wanted"])
+
     def newest(self, wanted: Callable[[File], bool]) -> File | None:
         """The newest file of a kind."""
         return next((file for file in newest_first(self.files.values()) if wanted(file)), None)
 
     def heal(self) -> None:
         """No fault lasts."""
-        self.away_until = self.full_until = self.short_until = self.slow_until = -1.0
+        self.away_until = self.full_until = self.short_until = self.slow_until = self.wish_hidden_until = -1.0
         for file in self.files.values():
             file.errors_until, file.forbidden, file.rooted = -1.0, False, False
 
@@ -321,6 +333,8 @@ class Disk:
     def open_text(self, path: str) -> str:
         """The content of a text. Raises OSError."""
         self.check()
+        if _key(path) == WANTED_FILE and self._world.now < self.wish_hidden_until:
+            raise os_error(errno.EIO)
         try:
             return self.texts[_key(path)]
         except KeyError:

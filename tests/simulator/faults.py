@@ -1,15 +1,19 @@
 """What each kind of fault does to the world. Some strike at once, some wait for their occasion; each counts once it was met."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lastgood.choose import newest_first
 from tests.simulator.disk import GARBLED, SIZE, File
-from tests.simulator.plan import Fault, Planned
+from tests.simulator.plan import Fault, Planned, Style
 from tests.simulator.processes import Process, Trainer
 
 if TYPE_CHECKING:
     from tests.simulator.world import World
+
+SILENCES = ((60.0, 45.0), (60.0, 8.0), (40.0, 8.0), (120.0, 90.0))
+"""Deadlines of start-up and running that a person may set, none of which a healthy trainer exceeds."""
 
 AWAY_ERRNOS = (2, 5, 116)
 """As a directory answers that is unmounted, whose disk fails, or whose file server forgot it."""
@@ -26,6 +30,11 @@ WAITING = frozenset(
         Fault.WILL_NOT_EXIT,
         Fault.FALL_BACK,
         Fault.SPAWN_REFUSED,
+        Fault.PRE_START_FAILS,
+        Fault.PRE_START_STAYS,
+        Fault.PRE_START_BRINGS,
+        Fault.PRE_START_CUT,
+        Fault.RAISED_LATE,
     }
 )
 """Faults that wait for their occasion."""
@@ -137,7 +146,7 @@ def _end_early(world: "World", trainer: Trainer, dice: float) -> None:
     if not trainer.finished:
         world.meet(Fault.EARLY_END)
         world.ended_early = True
-        world.finished = world.finished or trainer.step >= world.plan.last_step
+        world.finished_at = max(world.finished_at, trainer.step)
         trainer.die(0, None)
 
 
@@ -297,6 +306,56 @@ def _pause(world: "World", dice: float) -> None:
     world.after(60.0 + 240.0 * dice, lambda: world.wish("run"))
 
 
+def _stop_paused(world: "World", dice: float) -> None:
+    """The machine is shut down, or the service started anew, while the run is paused or about to be."""
+    world.wish("pause")
+    world.after(60.0 * dice, lambda: world.ask_to_stop(15))
+    world.after(250.0 + 150.0 * dice, lambda: world.wish("run"))
+
+
+def _tell_to_stop(world: "World", dice: float) -> None:
+    world.tell_to_stop()
+
+
+def _hide_wish(world: "World", dice: float) -> None:
+    """The next supervisor cannot read at first what is wanted; mostly that is a pause."""
+    world.armed[Fault.WISH_UNREADABLE] += 1
+    if dice < 0.8:
+        world.wish("pause")
+        world.after(400.0, lambda: world.wish("run"))
+    world.after(60.0 * dice, lambda: world.ask_to_stop(15))
+
+
+def _raise_final(world: "World", dice: float) -> None:
+    """A longer run is wanted; a trainer that lives mostly goes on, others end where they were to end."""
+    world.lengthen(1 + int(dice * 15), world.trainer if dice < 0.7 else None)
+    world.raise_final_step()
+
+
+def _lower_final(world: "World", dice: float) -> None:
+    final = world.config.final_step or 0
+    world.configure(replace(world.config, final_step=max(1, int(final * (0.3 + 0.6 * dice)))))
+
+
+def _reload(world: "World", dice: float) -> None:
+    """Other deadlines, another budget, another retention."""
+    config = world.config
+    startup, running = world.random.choice(SILENCES)
+    keep = config.keep if config.keep is None else world.random.choice([2, 3, 5])
+    if running < config.running_seconds and world.plan.style is Style.SEALED:
+        world.armed[Fault.SLOW_SAVE] += 1  # which outlasts the new deadline of silence
+    world.configure(
+        replace(
+            config,
+            startup_seconds=startup,
+            running_seconds=running,
+            without_progress=world.random.choice([3, 4, 6]),
+            keep=keep,
+            every=world.random.choice([0, 20]),
+        )
+    )
+
+
 def _remove_lock(world: "World", dice: float) -> None:
     world.lock_removed = True
 
@@ -318,5 +377,11 @@ _ON_WORLD: dict[Fault, Callable[["World", float], None]] = {
     Fault.POWER_CUT: _power_cut,
     Fault.STOP: _stop,
     Fault.PAUSE: _pause,
+    Fault.PAUSED_STOP: _stop_paused,
+    Fault.STOP_TOLD: _tell_to_stop,
+    Fault.WISH_UNREADABLE: _hide_wish,
     Fault.LOCK_REMOVED: _remove_lock,
+    Fault.FINAL_RAISED: _raise_final,
+    Fault.FINAL_LOWERED: _lower_final,
+    Fault.RELOADED: _reload,
 }

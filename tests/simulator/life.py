@@ -9,7 +9,7 @@ from supervisor.adapters import statefile
 from supervisor.core.machine import BrokenInvariantError
 from supervisor.errors import ExitStatus
 from supervisor.runtime import Runtime
-from tests.simulator.plan import DIRECTORY, Plan, drawn
+from tests.simulator.plan import DIRECTORY, Fault, Plan, drawn
 from tests.simulator.promises import BrokenError
 from tests.simulator.seams import Journal, installed
 from tests.simulator.world import Killed, World
@@ -19,6 +19,7 @@ CALM_SECONDS = 6000.0
 """After the storm the run is done within this time: a stall that is hard to tell and some backoffs may still have to pass."""
 CALM_STARTS_MAX = 4
 RESTART_SECONDS = 15.0
+REOPENED = 0.1  # of the runs that are done
 LOCK = 3
 
 
@@ -79,18 +80,36 @@ class _Driver:
         self.statuses: list[int] = []
 
     def live(self) -> None:
-        """Start supervisors as a service manager and a person would, until the run is done; then once more."""
+        """Start supervisors as a service manager and a person would, until the run is done; then once more.
+
+        Sometimes more of it is wanted once it is done.
+        """
         world = self._world
         world.after(self._storm_seconds(), self._calm)
-        while (status := self._supervise()) != ExitStatus.COMPLETED:
-            if status not in (None, ExitStatus.TERMINATED, ExitStatus.INTERRUPTED):
+        self._live_until_done()
+        if world.config.final_step is not None and world.random.random() < REOPENED:
+            world.meet("done-and-reopened")
+            world.lengthen(5, None)
+            world.raise_final_step()
+            self._calm_starts = world.promises.spawns
+            self._live_until_done()
+        if not world.memory_is_stale:
+            self._once_more()
+
+    def _live_until_done(self) -> None:
+        world = self._world
+        while (status := self._supervise()) != ExitStatus.COMPLETED or self._is_reopened():
+            if status not in (None, ExitStatus.COMPLETED, ExitStatus.TERMINATED, ExitStatus.INTERRUPTED):
                 world.mend()
                 self._allow_fresh = status == ExitStatus.NO_HEALTHY_SNAPSHOT
             self._wait_a_while()
             if world.supervisor >= SUPERVISORS_MAX and world.in_storm:
                 self._calm()
-        if not world.memory_is_stale:
-            self._once_more()
+
+    def _is_reopened(self) -> bool:
+        """Whether the final step was raised, and the supervisor that ended has not heard of it."""
+        world = self._world
+        return (world.config.final_step or 0) > (world.known.final_step or 0)
 
     def _storm_seconds(self) -> float:
         faults = self._world.plan.faults
@@ -125,14 +144,17 @@ class _Driver:
         world.dead, world.children, world.drained = False, [], {}
         world.asked_to_stop = False
         world.tell("supervisor", world.supervisor)
+        if world.take(Fault.WISH_UNREADABLE):
+            world.disk.wish_hidden_until = world.now + 60.0 * world.random.random()
         world.promises.began(self._allow_fresh)
         runtime: Runtime | None = None
         try:
             run = self._run()
             if run is None:
                 return None
-            settings = world.plan.settings()
-            runtime = Runtime(settings, run, settings.policy(self._allow_fresh), Journal(world), LOCK)  # type: ignore[arg-type]
+            settings = world.begin_config()
+            policy, journal = settings.policy(self._allow_fresh), Journal(world)
+            world.runtime = runtime = Runtime(settings, run, policy, journal, LOCK, world.read_config)  # type: ignore[arg-type]
             status = runtime.run()
         except Killed:
             if runtime is not None:

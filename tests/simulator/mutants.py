@@ -9,12 +9,12 @@ from typing import Any
 
 from lastgood import keep, rungs
 from lastgood.verdict import Kind, Proof, Verdict
-from supervisor import directory_side, forerunner, runtime
+from supervisor import directory_side, forerunner, memory_side, runtime, trainer_side, wishes
 from supervisor.adapters import statefile, verifier
-from supervisor.core import budget, causes, deaths, ending, machine, rereading, selecting, trainer_life
+from supervisor.core import budget, causes, deaths, ending, machine, notes, prelude, rereading, selecting, trainer_life
 from supervisor.core import commands as c
 from supervisor.core import events as e
-from supervisor.core.state import Phase
+from supervisor.core.state import Phase, Policy
 
 Mutant = Callable[[], AbstractContextManager[None]]
 
@@ -115,6 +115,37 @@ def _confirming(real: Any) -> Any:
     return lambda state, trust, rung, now, policy: rereading._confirmed(state, rung, now, policy)
 
 
+def _hearing_steps(real: Any) -> Any:
+    def hear(self: Any, on_step: Any) -> None:
+        real(self, lambda step, loss, _: self._post(e.StepReported(self._incarnation, step, loss)))
+
+    return hear
+
+
+def _starting_all_the_same(real: Any) -> Any:
+    def ask_to_stop(self: Any) -> None:
+        before = self._pre_start
+        then = None if before is None else before.then
+        real(self)
+        if before is not None:
+            before.then = then
+
+    return ask_to_stop
+
+
+def _taken_for_none(real: Any) -> Any:
+    def look(self: Any) -> str | None:
+        found: str | None = real(self)
+        self._waits = False
+        return found
+
+    return look
+
+
+def _freezing(real: Any) -> Any:
+    return lambda self, told: real(self, told) if told["incarnation"] < 2 else None
+
+
 MUTANTS: dict[str, Mutant] = {
     "do not count OOM kills": partial(_replaced, causes, "_was_killed", lambda _: lambda event: False),
     "blame the OOM killer for any SIGKILL": partial(
@@ -141,7 +172,22 @@ MUTANTS: dict[str, Mutant] = {
     "take a save for silence": partial(_cell, e.SavingChanged, Phase.RUNNING, lambda _: lambda state, *_: (state, ())),
     "do not hear a heartbeat": partial(_cell, e.HeartbeatSeen, Phase.RUNNING, lambda _: lambda state, *_: (state, ())),
     "do not heed a stop": partial(_cell, e.StopRequested, Phase.RUNNING, lambda _: ending.on_stop_again),
-    "do not heed a pause": partial(_replaced, runtime.Runtime, "_read_wish", lambda _: lambda self: None),
+    "do not heed a pause": partial(_replaced, wishes.Wishes, "read", lambda _: lambda self: None),
+    "take what runs before for the trainer": partial(_replaced, trainer_side.TrainerSide, "_hear", _hearing_steps),
+    "start what was called off": partial(_replaced, trainer_side.TrainerSide, "ask_to_stop", _starting_all_the_same),
+    "count what is brought before the trainer": partial(
+        _replaced, prelude, "bring", lambda _: partial(notes.note_snapshot, policy=Policy())
+    ),
+    "do not heed a changed config": partial(_replaced, runtime.Runtime, "_take", lambda _: lambda *_: None),
+    "end who goes beyond the old final step": partial(
+        _cell, e.SettingsChanged, Phase.RUNNING, lambda _: lambda state, *_: (state, ())
+    ),
+    "look as seldom as before a change": partial(
+        _replaced, directory_side.DirectorySide, "change", lambda _: lambda *_: None
+    ),
+    "forget a pause at a stop": partial(_replaced, statefile, "settle_wanted", lambda _: statefile.write_wanted),
+    "take an unreadable wish for none": partial(_replaced, wishes.Wishes, "_look", _taken_for_none),
+    "freeze the status file": partial(_replaced, memory_side.MemorySide, "show", _freezing),
     "trust the wall clock": _on_wall_clock,
     "start whatever stands in the way": partial(_replaced, selecting, "_start_or_wait", lambda _: selecting._go_on),
     "lay a crash to the disk by its words": partial(

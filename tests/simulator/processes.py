@@ -60,6 +60,66 @@ class Process:
         if self._doomed:
             self.die(None, 9)
 
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.die(None, 15)
+
+
+class PreStart(Process):
+    """What runs before a trainer: it prints and beats, and may bring a snapshot, none of which the trainer has done."""
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self.print: Callable[[int, float | None], None] | None = None
+        self.step = 0
+        self.last_words = ""
+        self._stays = world.take(Fault.PRE_START_STAYS)
+        code = 3 if not self._stays and world.take(Fault.PRE_START_FAILS) else 0
+        seconds = 0.3 + 25.0 * world.random.random() ** 2
+        if world.armed[Fault.PRE_START_BRINGS]:
+            world.after(seconds * world.random.random(), lambda: world.bring() if self.alive else None)
+        if world.take(Fault.PRE_START_CUT):
+            world.after(seconds * world.random.random(), self._cut)
+        if not self._stays:
+            world.after(seconds, lambda: self.die(code, None))
+        self._prepare()
+
+    def _cut(self) -> None:
+        """A stop, a pause, or the end of the supervisor."""
+        world, dice = self.world, self.world.random.random()
+        if not self.alive or not world.in_storm or world.dead:
+            return
+        if dice < 0.3:
+            world.ask_to_stop(15)
+        elif dice < 0.6:
+            world.wish("pause")
+            world.after(60.0 + 240.0 * dice, lambda: world.wish("run"))
+        else:
+            world.kill_supervisor("before the trainer")
+
+    def _prepare(self) -> None:
+        if self.alive:
+            self.step += 1
+            if self.print is not None:
+                self.print(self.step, 2.0)
+            self.world.beat()
+            self.world.after(2.0, self._prepare)
+
+    def die(self, code: int | None, signal: int | None) -> None:
+        """End; unless it ends well that is the end of its incarnation."""
+        if self.alive and code != 0:
+            self.world.promises.died()
+        super().die(code, signal)
+
+    def terminate(self) -> None:
+        """SIGTERM: one does not hear it, another ends well of it, most die."""
+        if self._stays:
+            return
+        if self.world.random.random() < 0.5:
+            self.world.after(0.3, lambda: self.die(0, None))
+        else:
+            self.die(None, 15)
+
 
 class Shell(Process):
     """`sh -c`: it ends as what it runs, or of SIGTERM at once, and passes nothing on."""
@@ -75,6 +135,7 @@ class Trainer(Process):
     def __init__(self, world: "World", incarnation: int, given: str | None, shell: Shell | None) -> None:
         super().__init__(world)
         self.incarnation = incarnation
+        self.last_step = world.last_step
         self.given = given
         self.shell = shell
         self.resumed: int | None = None
@@ -232,7 +293,7 @@ class Trainer(Process):
             world.note(EndingNoted(self.incarnation, 65, self.step))
             self.die(65, None)
             return
-        if self.asked or self.step >= world.plan.last_step or self.step % world.plan.save_every == 0:
+        if self.asked or self.step >= self.last_step or self.step % world.plan.save_every == 0:
             self._save()
         else:
             self._soon(self._pace, self._tick)
@@ -277,7 +338,7 @@ class Trainer(Process):
 
     @property
     def _name(self) -> str:
-        return f"ckpt_{self.step:08d}.pt" if self.world.plan.style is Style.SEALED else f"step_{self.step}.pt"
+        return self.world.plan.name_of(self.step)
 
     def _saved(self) -> None:
         world, file = self.world, self.saving
@@ -317,14 +378,23 @@ class Trainer(Process):
     def _go_on(self) -> None:
         if self.asked:
             self.die(143, None)
-        elif self.step >= self.world.plan.last_step:
+        elif self.step >= self.last_step and not self._goes_beyond():
             self._finish()
         else:
             self._soon(self._pace, self._tick)
 
+    def _goes_beyond(self) -> bool:
+        """Whether it was told to go on, and its supervisor will be in a while."""
+        world = self.world
+        if not world.take(Fault.RAISED_LATE):
+            return False
+        world.lengthen(10, self)
+        world.after(0.5 + 13.0 * world.random.random(), world.raise_final_step)
+        return True
+
     def _finish(self) -> None:
         self.finished = True
-        self.world.finished = True
+        self.world.finished_at = max(self.world.finished_at, self.step)
         if self.world.take(Fault.WILL_NOT_EXIT):
             self.stalled = True
             return

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 from lastgood.choose import newest_first
 from lastgood.contract import RUN_FILE
 from lastgood.verdict import Verdict
+from supervisor.core.state import Phase
 from supervisor.errors import ExitStatus
 from supervisor.records import CATALOGUE
+from supervisor.summary import phase_shown
 from tests.simulator.disk import File
 from tests.simulator.plan import Fault
 from tests.simulator.processes import Trainer
@@ -19,14 +21,17 @@ from tests.simulator.processes import Trainer
 if TYPE_CHECKING:
     from tests.simulator.world import World
 
+STOP_SECONDS = 120.0  # grace, a kill that takes effect, a sweep, and a look at the directory that is cut short
 STOP_MARGIN_SECONDS = 120.0  # within which something else may have held it up
 PAUSE_SECONDS = 110.0  # after which a pause must have come about
 TURNS_MAX = 60_000
 REREAD_SECONDS = 2.0  # by which a second reading may have begun before the start
 IDLE_TURNS_MAX = 2_000  # in a row in which no time passes
-SILENCE_SECONDS = 60.0  # the longer of the deadlines that a save replaces
 SLOW_SECONDS = 60.0  # for which a look may take longer than that
-LIMIT = 4  # `restarts.without_progress`
+TOLD_SECONDS = 3.0  # within which the status file tells a change
+RESCAN_SECONDS = 30.0  # by which the disk is tried again
+ORDER_SECONDS = 1.0  # by which what was ordered before a change of the settings is done
+PRUNE_SECONDS = 200.0  # the same of a snapshot that was given up, on slow storage
 ROLLBACKS = 3  # `divergence.rollbacks`
 SPAN_SECONDS = 600.0  # as the core has it
 SLACK_SECONDS = 200.0  # between a death and the decision about it
@@ -38,6 +43,12 @@ GUARDED = (Fault.SHORT, Fault.GPU_LOST, Fault.GPU_BUSY)
 WAITS = {"disk.low": Fault.SHORT, "gpu.lost": Fault.GPU_LOST, "gpu.busy": Fault.GPU_BUSY}
 OVER = frozenset({"disk.freed", "gpu.back"})
 """Records that say what a start waits for, and those that say it no longer does."""
+CALLS_OFF = frozenset(
+    {"trainer.asked_to_stop", "trainer.grace_over", "trainer.stalled", "resume.ignored", "resume.refuted"}
+)
+"""Records after which an incarnation is not started any more."""
+OF_TRAINERS = frozenset({"trainer.progressed", "trainer.stalled", "trainer.diverged", "resume.ignored"})
+"""Records about what only a trainer does."""
 END_STATUSES = frozenset({0, 2, 3, 4, 5, 130, 143})
 
 
@@ -65,6 +76,9 @@ PROMISES = frozenset(
         "a pause is heeded",
         "the loop sleeps",
         "what is done stays done",
+        "what runs before is no trainer",
+        "what was called off is not started",
+        "the status file tells the truth",
         "progress after the storm",
         "the invariants hold",
     }
@@ -87,9 +101,12 @@ class Promises:
         self._world = world
         self.allow_fresh = False
         self.proven_ever = False
-        self._proven: list[tuple[float, int, int]] = []
+        self._proven: list[tuple[float, int, int, bool]] = []
         self.high_water: int | None = None
+        self._own_high_water = -1
+        """The same of what trainers are sure to have written; the other may have been brought in by what runs before them."""
         self.progressed_ever = False
+        self._progressed_perhaps = False
         self.deaths: list[float] = []
         """Times of deaths since the run last progressed."""
         self.loop_deaths: list[float] = []
@@ -104,9 +121,23 @@ class Promises:
         self.idle_since = -1.0
         """Since when no trainer has lived."""
         self._refuted: list[File] = []
+        self._unclear: list[File] = []
         self._reread_early: File | None = None
         self._started_at = -1.0
-        self._held: list[tuple[float, int, int]] = []
+        self._held: list[tuple[float, int, int, bool]] = []
+        self._prepares = False
+        """Whether an incarnation has begun whose trainer is not started yet."""
+        self._called_off: set[int] = set()
+        self._pause_due = float("inf")
+        """From when on no trainer may be started or live in a pause."""
+        self._may_pause = False
+        """Whether a pause was wanted in this supervisor's life, or could not be told from none."""
+        self._silence = 0.0
+        """The longest of the deadlines that a save replaces, in all settings so far."""
+        self._limit = 0
+        """`restarts.without_progress`, the highest so far."""
+        self._untrue_since: float | None = None
+        self._truth: tuple[str, int] | None = None
         self._waited_until: float | None = None
         self._resumed_at = -1.0
         self._in_the_way: dict[Fault, float | None] = {}
@@ -135,8 +166,14 @@ class Promises:
         self._fallbacks, self._moved = [], []
         self._proven = []
         self._forerunner = self._world.told_supervisor
-        if self._world.wants_pause or self._forerunner in self._world.announced:
+        wanted_to_end = self._world.disk.told_wish in ("pause", "stop")
+        if wanted_to_end or self._forerunner in self._world.announced:
             self.loop_deaths = self.loop_deaths[:-1]  # the last one may have been that of both, and spends nothing
+        self._prepares, self._called_off = False, set()
+        self._untrue_since = None
+        self._may_pause = self._world.disk.wish_hidden_until > self._world.now
+        if self._world.pauses:
+            self.pause_wanted(self._world.now)
         self._turns = self.refusals = 0
         self._in_the_way, self._waited_until = {}, None
         self.idle_since = self._world.now
@@ -152,18 +189,42 @@ class Promises:
         self.keep("the loop sleeps", self._turns < TURNS_MAX, f"{self._turns} turns")
         trainers = [one for one in world.living if isinstance(one, Trainer)]
         self.keep("never two trainers", len(trainers) <= 1, f"{len(trainers)} live")
+        assert world.runtime is not None
+        state = world.runtime._state
+        heard = self._prepares and state.phase is Phase.RUNNING
+        self.keep("what runs before is no trainer", not heard, "the phase is running")
+        self._check_status((str(phase_shown(state)), state.incarnation))
 
-    def recorded(self, event: str, fields: Mapping[str, Any]) -> None:
+    def _check_status(self, truth: tuple[str, int]) -> None:
+        """What the file says is true, or was a moment ago, unless the disk does not let itself be written."""
+        world = self._world
+        told = (world.status.get("phase"), world.status.get("incarnation"))
+        if told == truth:
+            self._untrue_since = None
+            return
+        if self._untrue_since is None or truth != self._truth:
+            self._untrue_since, self._truth = world.now, truth
+        since = max(self._untrue_since, world.status_failed_at + RESCAN_SECONDS, world.paused_until)
+        self.keep("the status file tells the truth", world.now - since < TOLD_SECONDS, f"{told}, and it is {truth}")
+
+    def configured(self) -> None:
+        """The supervisor goes by other settings."""
+        known = self._world.known
+        self._silence = max(self._silence, known.startup_seconds, known.running_seconds)
+        self._limit = max(self._limit, known.without_progress)
+
+    def recorded(self, event: str, fields: Mapping[str, Any], incarnation: int) -> None:
         """A record was written."""
         self.keep("records are documented", event in CATALOGUE, event)
         expected = set(CATALOGUE[event].fields)
         self.keep("records are documented", set(fields) == expected, f"{event}: {sorted(set(fields) ^ expected)}")
+        self._check_order(event, fields, incarnation)
         self._check_spent(event, fields)
         self._check_end(event, fields)
         if event == "fallback.chosen" and fields["by"] == "supervisor":
             self._fallbacks.append(fields)
         elif event == "run.started_over":
-            self.high_water, self.proven_ever = None, False
+            self.high_water, self.proven_ever, self._own_high_water = None, False, -1
         elif event == "snapshot.rejected" and fields["verdict"] == "poisoned":
             self.suspects = {one for one in self.suspects if one[0] != fields["name"]}
         elif event == "snapshot.rejected" and (file := self._world.disk.files.get(fields["name"])) is not None:
@@ -185,6 +246,18 @@ class Promises:
             self.trusted = None if noticed else self.trusted
             self._let_go()
 
+    def _check_order(self, event: str, fields: Mapping[str, Any], incarnation: int) -> None:
+        """What somebody ordered, and what is said of an incarnation whose trainer has not been started."""
+        self.keep("what runs before is no trainer", not self._prepares or event not in OF_TRAINERS, event)
+        if event in CALLS_OFF:
+            self._called_off.add(incarnation)
+        elif event == "run.paused":
+            self.keep("a pause is heeded", self._may_pause, "it paused, and nobody had asked")
+        elif event == "supervisor.reloaded":
+            self._world.reloaded(fields["changed"])
+        elif event == "trainer.exited":
+            self._prepares = False
+
     def _reread(self, confirmed: bool, fields: Mapping[str, Any]) -> None:
         """The supervisor says what a second reading has shown."""
         name = fields["name"]
@@ -205,11 +278,13 @@ class Promises:
         self.keep("good ones stay", not found.good or fields["verdict"] == "unreadable", f"{name} refuted")
         self._held = []
         there_now = (*disk.files.values(), *disk.quarantine)
-        self._refuted += [one for one in there_now if one.made_of is found and one.made_at >= self._started_at]
+        since = [one for one in there_now if one.made_at >= self._started_at]
+        self._refuted += [one for one in since if one.made_of is found]
+        self._unclear += [one for one in since if one.brought]  # it may have been made of them as well
 
     def _let_go(self) -> None:
         if self.trusted is None:
-            self._proven += [(self._world.now, step, spawns) for _, step, spawns in self._held]
+            self._proven += [(self._world.now, step, spawns, sure) for _, step, spawns, sure in self._held]
             self._held = []
 
     def _check_spent(self, event: str, fields: Mapping[str, Any]) -> None:
@@ -221,16 +296,21 @@ class Promises:
         """A snapshot was read whole, and judged. That is known once the loop has come round."""
         if verdict.proven and not file.after_bad_loss:
             known = self._proven if self.trusted is None else self._held
-            known.append((self._world.now, file.step, self.spawns))
+            sure = not file.brought and not self._prepares
+            known.append((self._world.now, file.step, self.spawns, sure))
 
     def _take_in(self) -> None:
-        for at, step, spawns in self._proven:
+        for at, step, spawns, sure in self._proven:
             self.proven_ever = True
+            if step > self._own_high_water:  # what was brought may have been taken for progress, or not
+                self.loop_deaths = []
+                self._progressed_perhaps = self._progressed_perhaps or spawns > 0
+                self._own_high_water = step if sure else self._own_high_water
             if step > (-1 if self.high_water is None else self.high_water):
                 self.high_water = step
-                self.deaths = [death for death in self.deaths if death >= at]
-                self.loop_deaths = []
-                self.progressed_ever = self.progressed_ever or spawns > 0
+                if sure:
+                    self.deaths = [death for death in self.deaths if death >= at]
+                    self.progressed_ever = self.progressed_ever or spawns > 0
         self._proven = []
 
     def died(self, in_loop: bool = False) -> None:
@@ -247,27 +327,43 @@ class Promises:
         held = any(one.kept_until > world.now - STOP_MARGIN_SECONDS for one in world.processes)
         self.keep("a stop is heeded", excused or held, "it was asked to stop, and still runs")
 
+    def pause_wanted(self, due: float) -> None:
+        """A pause is wanted, and no trainer may be started once it is due."""
+        world, supervisor = self._world, self._world.supervisor
+        self._pause_due, self._may_pause = due, True
+        world.after(STOP_SECONDS, lambda: self.pause_is_due(supervisor))
+
+    def _is_pause_due(self) -> bool:
+        return self._world.pauses and self._pause_due <= self._world.now
+
     def pause_is_due(self, supervisor: int) -> None:
         """The time is up in which a trainer must have made room for a pause."""
         world = self._world
         excused = world.dead or world.supervisor != supervisor or world.paused_until > world.now - STOP_MARGIN_SECONDS
         held = any(one.kept_until > world.now - STOP_MARGIN_SECONDS for one in world.processes)
-        paused = world.wants_pause and world.paused_at <= world.now - PAUSE_SECONDS
-        made = not paused or excused or held or not world.living
+        made = not self._is_pause_due() or excused or held or not world.living
         self.keep("a pause is heeded", made, "it was asked to pause, and a trainer still runs")
 
     def _check_stall(self, stage: str) -> None:
         world, trainer = self._world, self._world.trainer
-        if trainer is not None and world.now - trainer.saves_since < 2 * SILENCE_SECONDS:
+        if trainer is not None and world.now - trainer.saves_since < 2 * self._silence:
             disk = world.disk
             if max(disk.slow_until + SLOW_SECONDS, disk.away_until, world.paused_until) > trainer.saves_since:
                 return  # nobody could see the save
         if trainer is not None and trainer.saves_visibly:
             since = trainer.saves_since
-            right = stage == "saving" or world.now <= since + SILENCE_SECONDS
+            right = stage == "saving" or world.now <= since + self._silence
             self.keep("a save has its own deadline", right, f"it was called stalled in {stage}")
         lives = trainer is not None and not trainer.stalled and trainer.print is not None and not trainer.finished
         self.keep("a trainer that goes on is left alone", not lives, "it was called stalled")
+
+    def ends(self, stage: str) -> None:
+        """A trainer is about to be killed for what it was silent about."""
+        world = self._world
+        final, since = world.known.final_step, max(world.known_at, world.paused_until)
+        told_before = world.now - since < ORDER_SECONDS
+        over = stage != "exit" or self._has_reached(final) or told_before
+        self.keep("a trainer that goes on is left alone", over, f"it was ended as finished, and is to reach {final}")
 
     def _check_end(self, event: str, fields: Mapping[str, Any]) -> None:
         """Why a trainer is ended, or has ended."""
@@ -318,7 +414,8 @@ class Promises:
         """A trainer that ignored its snapshot has said so with several steps, and is about to save."""
         world = self._world
         excused = world.dead or world.asked_to_stop or world.paused_until > world.now - STOP_MARGIN_SECONDS
-        held = trainer.kept_until > world.now
+        brought = [one for one in world.disk.files.values() if one.brought and one.made_at >= self._started_at]
+        held = trainer.kept_until > world.now or bool(brought)  # judged late, it is taken for the trainer's
         self.keep("a resume that is ignored is seen", excused or held, f"incarnation {trainer.incarnation} saves")
 
     # -- what has teeth -----------------------------------------------------------------------------------------------
@@ -333,8 +430,7 @@ class Promises:
         blocked = [str(one) for one in GUARDED if self._in_the_way.get(one, 0.0) is not None]
         self.keep("a start waits for room and GPU", not blocked, f"a start in spite of {blocked}")
         self._in_the_way, self._waited_until = {}, None
-        paused = world.wants_pause and world.paused_at <= world.now - PAUSE_SECONDS
-        self.keep("a pause is heeded", not paused or world.paused_until > world.now - 10.0, "a start in a pause")
+        self._check_pause()
         resolved = self.trusted is None or world.memory_is_stale
         self.keep("never from a bad snapshot", resolved, "a start, and the last one's bytes were not read again")
         self.trusted = None
@@ -345,6 +441,24 @@ class Promises:
             self.trusted = file if file is not None and file is not early and self._is_on_trust(file) else None
         self._fallbacks, self._moved, self.above = [], [], None
         self._started_at = world.now
+
+    def prepares(self) -> None:
+        """Something is started before the trainer."""
+        self._prepares = True
+
+    def goes_on(self, incarnation: int) -> None:
+        """The trainer itself is about to be started."""
+        world = self._world
+        self._prepares = False
+        alive = [one.identity.pid for one in world.living]
+        self.keep("never two trainers", not alive, f"a start while {alive} live")
+        called_off = incarnation in self._called_off
+        self.keep("what was called off is not started", not called_off, f"incarnation {incarnation}")
+        self._check_pause()
+
+    def _check_pause(self) -> None:
+        due = self._is_pause_due() and self._world.paused_until <= self._world.now - 10.0
+        self.keep("a pause is heeded", not due, "a start in a pause")
 
     def _is_on_trust(self, file: File) -> bool:
         """Whether a start does without reading the bytes, which run.json must know by now."""
@@ -365,10 +479,10 @@ class Promises:
     def _check_loop(self) -> None:
         """Deaths without progress end the run: at once if it never progressed, else when they span long enough."""
         deaths = self.loop_deaths
-        if len(deaths) <= LIMIT or self._world.memory_is_stale:
+        if len(deaths) <= self._limit or self._world.memory_is_stale:
             return
         span = deaths[-1] - deaths[0]
-        endless = span > SPAN_SECONDS + SLACK_SECONDS or not self.progressed_ever
+        endless = span > SPAN_SECONDS + SLACK_SECONDS or not self._progressed_perhaps
         self.keep("never loop without progress", not endless, f"{len(deaths)} deaths in {span:.0f} s")
 
     def _found(self, name: str) -> File:
@@ -412,7 +526,8 @@ class Promises:
 
     def _is_doubted(self, file: File) -> bool:
         """Whether the supervisor has said why it would not use a snapshot whose bytes are good."""
-        poisoned = (self.above is not None and file.step > self.above) or any(one is file for one in self._refuted)
+        poisoned = self.above is not None and file.step > self.above
+        poisoned = poisoned or any(one is file for one in (*self._refuted, *self._unclear))
         return poisoned or (file.name, file.mtime_ns) in self.suspects
 
     def _above(self, file: File) -> list[File]:
@@ -450,15 +565,18 @@ class Promises:
         """Retention takes a snapshot."""
         world = self._world
         self.keep("good ones stay", self.trusted is None, f"{file.name} was pruned while a trainer runs on trust")
-        keep = world.plan.keep if world.plan.keep is not None else 3
+        recent = [world.known_before] if world.now - world.known_at < PRUNE_SECONDS else []
+        configs = [world.known, *recent]
+        keep = min(3 if one.keep is None else one.keep for one in configs)
         self.keep("good ones stay", world.prunes, f"{file.name} was pruned from a trainer that rotates its own")
         believed = [one for one in newest_first(world.disk.files.values()) if self._is_believed(one)]
         newest = [one.name for one in believed[:keep]]
         self.keep("good ones stay", file.name not in newest, f"{file.name} was pruned, kept are {newest}")
-        every = world.plan.every
-        self.keep("good ones stay", not every or file.step % every != 0, f"{file.name} is on schedule")
+        on_schedule = all(one.every and file.step % one.every == 0 for one in configs)
+        self.keep("good ones stay", not on_schedule, f"{file.name} is on schedule")
         trainer = world.trainer
         in_use = trainer is not None and trainer.uses == file.name
+        in_use = in_use and not (file.brought and world.plan.resume == "self")  # nobody saw that it found it
         self.keep("good ones stay", not in_use, f"{file.name} is in use")
 
     # -- ends ---------------------------------------------------------------------------------------------------------
@@ -467,6 +585,8 @@ class Promises:
         """The supervisor has ended by itself."""
         world = self._world
         self._take_in()
+        told = world.status.get("exit_status") == status or world.disk.is_away() or world.disk.is_full()
+        self.keep("the status file tells the truth", told, f"{world.status.get('exit_status')}, and it was {status}")
         self.keep("only promised ends", status in END_STATUSES, f"status {status}")
         alive = [one for one in world.living if world.now >= one.kept_until]
         self.keep("nothing left alive", not alive, f"{[one.identity.pid for one in alive]}")
@@ -475,8 +595,9 @@ class Promises:
         if status in (130, 143):
             self.keep("only promised ends", world.asked_to_stop, "stopped, and nobody had asked")
         elif status == ExitStatus.COMPLETED:
-            final = world.plan.final_step
-            done = world.finished or (final is None and world.ended_early) or self._has_reached(final)
+            final = world.known.final_step
+            ended_well = world.finished_at >= (0 if final is None else final)
+            done = ended_well or (final is None and world.ended_early) or self._has_reached(final)
             self.keep("only promised ends", done, "completed, and no trainer had finished")
         elif status == ExitStatus.USAGE:
             self.keep("only promised ends", world.refused_usage, "usage, and no trainer had said so")
@@ -488,8 +609,9 @@ class Promises:
             self._check_software()
 
     def _has_reached(self, final: int | None) -> bool:
-        """Whether there was a proven snapshot of the final step, whoever was stopped after it."""
-        return final is not None and self.high_water is not None and self.high_water >= final
+        """Whether there was a proven snapshot of the final step, whoever was stopped after it; or there is one that looks so."""
+        there = max((one.step for one in self._world.disk.files.values()), default=-1)
+        return final is not None and max(there, -1 if self.high_water is None else self.high_water) >= final
 
     def _check_nothing_good(self) -> None:
         world = self._world
@@ -522,7 +644,8 @@ class Promises:
             return
         count = len(self.deaths)
         self.loop_deaths = []
-        self.keep("never give up while it progresses", count >= LIMIT, f"gave up after {count} deaths")
+        spent = count >= world.known.without_progress
+        self.keep("never give up while it progresses", spent, f"gave up after {count} deaths")
         if self.progressed_ever and not world.memory_is_stale:
             span = self.deaths[-1] - self.deaths[0]
             self.keep(

@@ -17,7 +17,19 @@ from typing import Any
 
 from lastgood import contract, rungs
 from lastgood.ledger import SealStamp
-from supervisor import arrivals, directory_side, forerunner, hindrances, memory_side, runtime, trainer_side
+from supervisor import (
+    arrivals,
+    directory_side,
+    forerunner,
+    hindrances,
+    holding,
+    launch,
+    memory_side,
+    overdue,
+    reloading,
+    runtime,
+    trainer_side,
+)
 from supervisor.adapters import statefile, verifier
 from supervisor.adapters.process import Exit
 from supervisor.core import events as e
@@ -25,8 +37,8 @@ from supervisor.faults import Fault as InjectedFault
 from supervisor.mailbox import Mailbox
 from supervisor.proc import Identity
 from tests.simulator.disk import Ledger, os_error
-from tests.simulator.plan import Fault
-from tests.simulator.processes import Process, Shell, Trainer
+from tests.simulator.plan import PRE_START, Fault
+from tests.simulator.processes import PreStart, Process, Shell, Trainer
 from tests.simulator.promises import BrokenError
 from tests.simulator.world import World
 
@@ -71,7 +83,11 @@ def _table(world: World) -> list[tuple[Any, dict[str, Any]]]:
                 "Verifier": partial(verifier.Verifier, clock=world.monotonic),
             },
         ),
+        (holding, {"os": system}),
         (memory_side, {"time": clock, "Worker": made}),
+        (overdue, {"time": clock}),
+        (holding, {"is_here": lambda directory, lock: True}),
+        (reloading, {"Worker": made}),
         (
             forerunner,
             {
@@ -92,7 +108,12 @@ def _table(world: World) -> list[tuple[Any, dict[str, Any]]]:
                 "Worker": made,
                 "tree": SimpleNamespace(sweep=partial(_sweep, world), members=partial(_members, world)),
                 "is_alive": partial(_is_alive, world),
-                "stalled": SimpleNamespace(heading=lambda *_: "", keep_evidence=partial(_keep_evidence, world)),
+                "launch": SimpleNamespace(
+                    arguments=partial(_arguments, world), environment=launch.environment, notes_file=launch.notes_file
+                ),
+                "stalled": SimpleNamespace(
+                    heading=lambda incarnation, stage, seconds: stage, keep_evidence=partial(_keep_evidence, world)
+                ),
                 "reap_orphans": lambda keep: world.point("reap"),
                 "snapshot": dict,
                 "faults": SimpleNamespace(aimed_at=partial(_aimed_at, world)),
@@ -152,7 +173,9 @@ def _table(world: World) -> list[tuple[Any, dict[str, Any]]]:
             {
                 "proc": SimpleNamespace(boot_id=lambda: str(world.boot), Identity=Identity),
                 "time": clock,
+                "os": SimpleNamespace(path=SimpleNamespace(join=path.join, isdir=lambda where: not disk.is_away())),
                 "write_durably": disk.write_durably,
+                "write_at_once": disk.write_durably,
                 "fsync_folder": disk.fsync_folder,
                 "prepare": lambda directory: disk.check(writing=True),
                 "lock": partial(_lock, world),
@@ -231,10 +254,7 @@ class Child:
             return []
         asked = [one for one in self._asked if one.alive]
         for one in asked:
-            if isinstance(one, Trainer):
-                one.terminate()
-            else:
-                one.die(None, 15)
+            one.terminate()
         return [one.identity for one in asked]
 
     def close(self) -> None:
@@ -243,33 +263,55 @@ class Child:
 
 def _spawn(world: World, argv: Sequence[str], *, cwd: str, env: Mapping[str, str], group: str | None = None) -> Child:
     world.point("spawn")
-    given = env.get(contract.ENV_RESUME_FROM) or next((w for w in argv if w.startswith("--from=")), None)
-    name = None if given is None else path.basename(given)
-    if world.plan.resume == "self":
-        newest = world.disk.newest(lambda file: True)
-        name = None if newest is None else newest.name
-    world.tell("starts", name, "incarnation", env[contract.ENV_INCARNATION])
-    world.started = int(env[contract.ENV_INCARNATION])
-    world.promises.started(name)
-    world.cause, world.no_room = None, False
+    name = _given(world, env)
+    incarnation = int(env[contract.ENV_INCARNATION])
+    is_first = argv == PRE_START or not world.plan.pre_start
+    world.tell("starts" if is_first else "goes on", name, "incarnation", incarnation)
+    if is_first:
+        world.promises.started(name)
+        world.cause, world.no_room = None, False
     if world.take(Fault.SPAWN_REFUSED):
         world.promises.died()
         raise os_error(EAGAIN)
+    world.processes = [one for one in world.processes if one.alive]
+    if argv == PRE_START:
+        world.promises.prepares()
+        return _run(world, [PreStart(world)])
+    world.started = incarnation
+    world.promises.goes_on(incarnation)
     shell = Shell(world) if world.plan.shell else None
-    trainer = Trainer(world, int(env[contract.ENV_INCARNATION]), name, shell)
+    trainer = Trainer(world, incarnation, name, shell)
     if skipped := env.get(contract.ENV_SKIP_STEPS):
         trainer.skipping = max(int(one.rpartition("-")[2]) for one in skipped.split(","))
-    world.processes = [one for one in world.processes if one.alive]
-    world.processes.append(trainer)
     if shell is not None:
         shell.trainer = trainer
-        world.processes.append(shell)
-    asked: list[Process] = [trainer] if shell is None else [shell, trainer]
-    child = Child(world, shell or trainer, asked)
+    return _run(world, [trainer] if shell is None else [shell, trainer])
+
+
+def _run(world: World, processes: Sequence[PreStart | Trainer | Shell]) -> Child:
+    """Processes, leader first; the last one is heard."""
+    world.processes += processes
+    child = Child(world, processes[0], list(processes))
     world.children.append(child)
-    world.drained[child.output_descriptor] = trainer
+    heard = processes[-1]
+    assert not isinstance(heard, Shell)
+    world.drained[child.output_descriptor] = heard
     world.point("spawned")
     return child
+
+
+def _arguments(world: World, *given: Any) -> list[str]:
+    world.argv = launch.arguments(*given)
+    return world.argv
+
+
+def _given(world: World, env: Mapping[str, str]) -> str | None:
+    """Which snapshot a trainer is given, or will find."""
+    if world.plan.resume == "self":
+        newest = world.disk.newest(lambda file: True)
+        return None if newest is None else newest.name
+    given = env.get(contract.ENV_RESUME_FROM) or next((w for w in world.argv if w.startswith("--from=")), None)
+    return None if given is None else path.basename(given)
 
 
 class Drain:
@@ -420,7 +462,7 @@ class Worker:
 
             self._mailbox.hand(act)
 
-    def close(self) -> None:
+    def close(self, until: float | None = None) -> None:
         self._closed = True
         for work, must in self._queue:
             if must:
@@ -452,10 +494,13 @@ class Journal:
     def __init__(self, world: World) -> None:
         self._world = world
 
+    def show_from(self, level: str) -> None:
+        """There is no terminal to show less on."""
+
     def write(self, event: str, level: str, incarnation: int, fields: dict[str, Any]) -> dict[str, Any]:
         self._world.point(f"record {event}")
         self._world.tell("record", event, fields)
-        self._world.promises.recorded(event, fields)
+        self._world.promises.recorded(event, fields, incarnation)
         self._world.promises.waits(event, fields)
         return {"event": event, "level": level, "incarnation": incarnation, **fields}
 
@@ -473,7 +518,8 @@ def _sweep(world: World, leader: object, marker: object, **_: object) -> list[Id
     return [one.identity for one in world.living]
 
 
-def _keep_evidence(world: World, *_: object) -> None:
+def _keep_evidence(world: World, folder: str, incarnation: int, stage: str, *_: object) -> None:
+    world.promises.ends(stage)
     world.point("evidence")
 
 
@@ -521,7 +567,13 @@ def _still_locked(world: World, directory: str, descriptor: int) -> bool:
 
 def _write_status(world: World, directory: str, summary: dict[str, Any]) -> None:
     world.point("status")
-    world.disk.check(writing=True)
+    try:
+        world.disk.check(writing=True)
+    except OSError:
+        world.meet("status-not-written")
+        world.status_failed_at = world.now
+        raise
+    world.status = summary
 
 
 def _opened(world: World, where: str, mode: str, opener: object = None) -> io.BytesIO:

@@ -5,21 +5,26 @@ import json
 import random
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from signal import SIGHUP
+from typing import TYPE_CHECKING, Any
 
-from lastgood.contract import RUN_FILE, WANTED_FILE
+from lastgood.contract import RUN_FILE
 from lastgood.verdict import Verdict
 from supervisor.adapters.statefile import WISH_SIGNAL
 from supervisor.core import events as e
 from supervisor.proc import Identity
+from supervisor.settings import Settings
 from tests.simulator.disk import SIZE, Disk, File
 from tests.simulator.faults import strike
-from tests.simulator.plan import Fault, Plan, Style
-from tests.simulator.processes import Process, Shell, Trainer
-from tests.simulator.promises import Promises
+from tests.simulator.plan import Config, Fault, Plan
+from tests.simulator.processes import PreStart, Process, Shell, Trainer
+from tests.simulator.promises import PAUSE_SECONDS, STOP_SECONDS, Promises
+
+if TYPE_CHECKING:
+    from supervisor.runtime import Runtime
 
 HISTORY_MAX = 5_000
-STOP_SECONDS = 120.0  # grace, a kill that takes effect, a sweep, and a look at the directory that is cut short
 
 
 class Killed(BaseException):
@@ -45,7 +50,15 @@ class World:
         """Supervisors that a campaign said it would kill, by number."""
         self.diverges_at: int | None = None
         self.ignored = 0
-        self.finished = False
+        self.finished_at = -1
+        """The highest step at which a trainer ended with 0."""
+        self.last_step = plan.last_step
+        """The one at which a trainer that is started now will end."""
+        self.config = self.known = plan.config
+        """What the config file says, and what the supervisor has taken of it."""
+        self.known_at = -1000.0
+        self.known_before = plan.config
+        self._reads: deque[Config] = deque()
         self.ended_early = False
         self.refused_usage = False
         self.oom_kills = 0
@@ -57,14 +70,21 @@ class World:
         self.processes: list[Process] = []
         self.notes: list[e.Event] = []
         self.children: list[Any] = []
-        self.drained: dict[int, Trainer] = {}
+        self.drained: dict[int, Trainer | PreStart] = {}
         self.boot = 0
         self.supervisor = 0
         self.dead = False
         self.kill_in: int | None = None
         self.pause_seconds = 0.0
         self.paused_until = -1.0
-        self.paused_at = -1.0
+        self.pauses = False
+        """Whether a pause is wanted now, whatever the file says."""
+        self.argv: list[str] = []
+        """With which the trainer will be started."""
+        self.runtime: Runtime | None = None
+        self.status: dict[str, Any] = {}
+        """What the status file says."""
+        self.status_failed_at = -1000.0
         self.hints_lost_until = -1.0
         self.gpu_lost_until = self.gpu_busy_until = -1.0
         self.no_room = False
@@ -79,7 +99,7 @@ class World:
         self._count = 10_000
         self.disk = Disk(self)
         self.promises = Promises(self)
-        settings = plan.settings()
+        settings = plan.settings(plan.config)
         self.prunes = settings.prunes
         self.may_print_banner = settings.policy().low_steps_max > 1
         self._adopt()
@@ -89,8 +109,7 @@ class World:
     def _adopt(self) -> None:
         for number in range(1, self.plan.adopted + 1):
             step = number * 2
-            name = f"ckpt_{step:08d}.pt" if self.plan.style is Style.SEALED else f"step_{step}.pt"
-            self.disk.write(name, step, self.plan.style).durable = True
+            self.disk.write(self.plan.name_of(step), step, self.plan.style).durable = True
         self.wall_ahead += 300.0
 
     # -- time ---------------------------------------------------------------------------------------------------------
@@ -191,13 +210,17 @@ class World:
         if self.kill_in is not None:
             self.kill_in -= 1
             if self.kill_in < 0:
-                self.kill_in = None
-                self.meet(Fault.SUPERVISOR_KILLED)
-                self.tell("killed at", where)
-                if self.random.random() < 0.3:
-                    self.announced.add(self.supervisor)
-                self.go_down(leave_trainer=self.random.random() < 0.3)
-                raise Killed
+                self.kill_supervisor(where)
+
+    def kill_supervisor(self, where: str) -> None:
+        """SIGKILL, which a campaign may have announced."""
+        self.kill_in = None
+        self.meet(Fault.SUPERVISOR_KILLED)
+        self.tell("killed at", where)
+        if self.random.random() < 0.3:
+            self.announced.add(self.supervisor)
+        self.go_down(leave_trainer=self.random.random() < 0.3)
+        raise Killed
 
     def go_down(self, leave_trainer: bool) -> None:
         """The supervisor is gone; the parent-death signal reaches the leader, if it reaches anybody."""
@@ -205,12 +228,14 @@ class World:
             told = json.loads(text)
             if told["open"] and told["incarnation"] > self.started:
                 self.promises.died()  # it was never born, and nobody will know
+        if not self.dead and self.prepares:
+            self.meet("killed-before-the-trainer")
         self.dead = True
         self.on_hint, self.on_beat, self.on_signal = None, None, {}
         for process in self.processes:
-            if isinstance(process, Trainer):
+            if isinstance(process, Trainer | PreStart):
                 process.print = None
-            if not leave_trainer and isinstance(process, Trainer | Shell):
+            if not leave_trainer and isinstance(process, Trainer | Shell | PreStart):
                 process.kill()
 
     def supervisor_identity(self, pid: int) -> Identity:
@@ -236,6 +261,7 @@ class World:
             process.kill()
         self.go_down(leave_trainer=False)
         self.disk.lose_unsynced()
+        self.pauses = self.disk.told_wish == "pause"
         self.booted_at = self.now - 20.0
         self.boot += 1
         raise Killed
@@ -243,7 +269,9 @@ class World:
     def ask_to_stop(self, number: int) -> None:
         """A signal to the supervisor, if there is one that listens."""
         if not self.dead and (handler := self.on_signal.get(number)) is not None:
-            self.meet(Fault.STOP)
+            self.meet(Fault.PAUSED_STOP if self.pauses else Fault.STOP)
+            if self.prepares:
+                self.meet("stopped-before-the-trainer")
             self.asked_to_stop = True
             handler(number, None)
             supervisor = self.supervisor
@@ -256,20 +284,34 @@ class World:
         if self.disk.is_away() or self.disk.is_full():
             self.after(10.0, lambda: self.wish(wanted))
             return
+        self.pauses = wanted == "pause"
         if wanted == "pause":
             self.meet(Fault.PAUSE)
-            self.paused_at = self.now
-            supervisor = self.supervisor
-            self.after(STOP_SECONDS, lambda: self.promises.pause_is_due(supervisor))
-        self.disk.texts[WANTED_FILE] = json.dumps({"version": 1, "wanted": wanted})
+            if self.prepares:
+                self.meet("stopped-before-the-trainer")
+            self.promises.pause_wanted(self.now + PAUSE_SECONDS)
+        self.disk.tell_wish(wanted)
         if (handler := self.on_signal.get(WISH_SIGNAL)) is not None and not self.dead:
             handler(WISH_SIGNAL, None)
 
+    def tell_to_stop(self) -> None:
+        """As `lastgood stop` does: the supervisor is asked to end, and what is wanted is no longer a pause."""
+        if not self.in_storm:
+            return
+        if self.disk.is_away() or self.disk.is_full():
+            self.after(10.0, self.tell_to_stop)
+            return
+        if not self.dead and self.on_signal:
+            self.meet(Fault.STOP_TOLD)
+            self.ask_to_stop(15)
+            if self.pauses:
+                self.pauses = False
+                self.disk.tell_wish("stop")
+
     @property
-    def wants_pause(self) -> bool:
-        """Whether a pause is wanted now."""
-        text = self.disk.texts.get(WANTED_FILE)
-        return text is not None and json.loads(text)["wanted"] == "pause"
+    def prepares(self) -> bool:
+        """Whether something runs before the trainer now."""
+        return any(isinstance(one, PreStart) for one in self.living)
 
     @property
     def trainer(self) -> Trainer | None:
@@ -279,6 +321,49 @@ class World:
     @property
     def living(self) -> list[Process]:
         return [one for one in self.processes if one.alive]
+
+    # -- the config file --------------------------------------------------------------------------------------------------
+
+    def configure(self, config: Config) -> None:
+        """A person changes the config file, and says so to the supervisor."""
+        self.config = config
+        if (handler := self.on_signal.get(SIGHUP)) is not None and not self.dead:
+            handler(SIGHUP, None)
+
+    def lengthen(self, steps: int, trainer: Trainer | None) -> None:
+        """Trainers end later from now on, also one that lives already."""
+        self.last_step = max(self.last_step, self.config.final_step or 0) + steps
+        if trainer is not None and not trainer.finished:
+            trainer.last_step = self.last_step
+
+    def raise_final_step(self) -> None:
+        """The run is to go as far as its trainers do."""
+        self.configure(replace(self.config, final_step=self.last_step))
+
+    def read_config(self) -> Settings:
+        """The config file is read again."""
+        self._reads.append(self.config)
+        return self.plan.settings(self.config)
+
+    def begin_config(self) -> Settings:
+        """A supervisor starts by what the config file says."""
+        self._reads.clear()
+        self.known = self.known_before = self.config
+        self.promises.configured()
+        return self.plan.settings(self.config)
+
+    def reloaded(self, keys: list[str]) -> None:
+        """It says that it has taken what it read."""
+        before = self.known
+        while (read := self._reads.popleft()) == before:
+            pass
+        self.known_before, self.known, self.known_at = before, read, self.now
+        self.promises.configured()
+        if "run.final_step" in keys:
+            raised = (read.final_step or 0) > (before.final_step or 0)
+            self.meet(Fault.FINAL_RAISED if raised else Fault.FINAL_LOWERED)
+        if keys != ["run.final_step"]:
+            self.meet(Fault.RELOADED)
 
     # -- faults -------------------------------------------------------------------------------------------------------
 
@@ -293,7 +378,7 @@ class World:
         self.loops = self.loops_along = False
         self.kill_in, self.pause_seconds, self.hints_lost_until = None, 0.0, -1.0
         self.disk.heal()
-        if self.wants_pause:
+        if self.pauses:
             self.wish("run")
         for process in self.living:
             process.let_go()
@@ -306,6 +391,23 @@ class World:
         for kind in (Fault.USAGE, Fault.IGNORE, Fault.SPAWN_REFUSED):
             self.armed[kind] = 0
         self.disk.heal()
+
+    def bring(self) -> None:
+        """What runs before the trainer copies a snapshot in, with its old time or the present one."""
+        newest = self.disk.newest(lambda file: True)
+        known = 0 if newest is None else newest.step
+        step = known + self.random.randint(1, 5) if self.random.random() < 0.5 else self.random.randint(0, known)
+        if not 0 < step < self.last_step or any(file.step == step for file in self.disk.files.values()):
+            return
+        if not self.disk.is_away() and not self.disk.is_full() and self.take(Fault.PRE_START_BRINGS):
+            file = self.disk.write(self.plan.name_of(step), step, self.plan.style)
+            file.durable = file.brought = True
+            file.made_at = self.now
+            if self.random.random() < 0.5:
+                file.mtime_ns -= 10_000_000_000_000
+            if newest is not None and step < known and file.mtime_ns > newest.mtime_ns:
+                self.ignored += 1  # judged late, it looks as if the trainer had saved that
+            self.hint(file.name)
 
     def harm(self, file: File, size: int = SIZE, touch: bool = False) -> None:
         """Change what a file holds, seen by its times or not."""

@@ -1,5 +1,6 @@
 """What is ordered of the directory is done by a thread, and what was found meanwhile counts."""
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,37 +12,151 @@ from supervisor.adapters.verifier import Verifier
 from supervisor.core import events as e
 from supervisor.directory_side import DirectorySide
 from supervisor.mailbox import Mailbox
+from supervisor.settings import Settings
 from tests.bench import until
 from tests.conftest import flip_bit
 
 
-@pytest.mark.parametrize(("bad", "left"), [(False, [2, 3]), (True, [1, 2, 3])])
-def test_an_old_one_stays_when_a_newer_one_is_found_bad_first(tmp_path: Path, bad: bool, left: list[int]) -> None:
-    """Retention gave it up for good ones; the thread that would remove it finds one of those bad, and leaves it."""
-    for step in (1, 2, 3):
-        publish(tmp_path / f"ckpt_{step}.pt", lambda file: file.write(b"bytes"))
-    if bad:
-        flip_bit(tmp_path / "ckpt_3.pt", 2)
-    told: list[e.Event] = []
-    said: list[str] = []
+class Desk:
+    """A directory side over three snapshots, whose events the loop has not heard before the mailbox is run."""
 
-    def say(event: str, _fields: dict[str, Any]) -> None:
-        said.append(event)
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.told: list[e.Event] = []
+        self.said: list[str] = []
+        for step in (1, 2, 3):
+            publish(folder / f"ckpt_{step}.pt", lambda file: file.write(b"bytes"))
+        self.mailbox = Mailbox()
+        verifier = Verifier(str(folder), None, 0.0, {})
+        settings = self.settings()
+        self.side = DirectorySide(settings, str(folder), verifier, self.mailbox, self.told.append, self._say)
 
-    base = {"trainer": {"command": ["python"], "resume": "never"}, "checkpoints": {"dir": str(tmp_path)}}
-    mailbox = Mailbox()
-    verifier = Verifier(str(tmp_path), None, 0.0, {})
-    side = DirectorySide(configuration.load(None, [], base), str(tmp_path), verifier, mailbox, told.append, say)
-    try:
-        side.judge_ladder()
-        side.prune(e.RungFact("ckpt_1.pt", 1))
+    def _say(self, event: str, _fields: dict[str, Any]) -> None:
+        self.said.append(event)
+
+    def settings(self, **stall: float) -> Settings:
+        """Settings with other limits of silence."""
+        base = {
+            "trainer": {"command": ["python"], "resume": "never"},
+            "checkpoints": {"dir": str(self.folder), "rescan_seconds": 0.1},
+            "stall": stall,
+        }
+        return configuration.load(None, [], base)
+
+    def done(self) -> None:
+        """Wait until the judging thread has done all that was ordered."""
         done: list[bool] = []
-        side.after(lambda: done.append(True))
+        self.side.after(lambda: done.append(True))
         until(lambda: done)
-        mailbox.run_all(lambda: True)
-    finally:
-        side.close()
-        mailbox.close()
 
-    assert [f"ckpt_{step}.pt" for step in left] == sorted(path.name for path in tmp_path.glob("*.pt"))
-    assert ["snapshot.pruned"] * (not bad) == said
+    def hear(self) -> None:
+        self.mailbox.run_all(lambda: True)
+
+    @property
+    def steps(self) -> list[int]:
+        """Of the snapshots that are there."""
+        return sorted(int(path.stem[5:]) for path in self.folder.glob("*.pt"))
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    made = Desk(tmp_path)
+    yield made
+    made.side.close()
+    made.mailbox.close()
+
+
+@pytest.mark.parametrize(("bad", "left"), [(False, [2, 3]), (True, [1, 2, 3])])
+def test_an_old_one_stays_when_a_newer_one_is_found_bad_first(desk: Desk, bad: bool, left: list[int]) -> None:
+    """Retention gave it up for good ones; the thread that would remove it finds one of those bad, and leaves it."""
+    if bad:
+        flip_bit(desk.folder / "ckpt_3.pt", 2)
+    desk.side.judge_ladder()
+    desk.side.prune(e.RungFact("ckpt_1.pt", 1))
+    desk.done()
+    desk.hear()
+
+    assert left == desk.steps
+    assert ["snapshot.pruned"] * (not bad) == desk.said
+
+
+def look(desk: Desk) -> None:
+    """Look for arrivals until a bad one was found, which the loop has not heard of."""
+
+    def found() -> bool:
+        desk.hear()
+        desk.side.look_when_due(1)
+        desk.done()
+        return any(isinstance(one, e.SnapshotJudged) and not usable(one) for one in desk.told)
+
+    until(found)
+
+
+def reread(desk: Desk) -> None:
+    """Read the newest again, which is bad by now."""
+    desk.side.reread("ckpt_3.pt", (desk.folder / "ckpt_3.pt").stat().st_mtime_ns)
+    desk.done()
+
+
+def judge(desk: Desk) -> None:
+    """Look at the whole directory."""
+    desk.side.judge_ladder()
+    desk.done()
+
+
+def usable(event: e.SnapshotJudged) -> bool:
+    return event.rung.verdict is not None and event.rung.verdict.usable
+
+
+@pytest.mark.parametrize("find", [look, reread, judge])
+def test_an_old_one_stays_when_who_gives_it_up_has_not_heard_of_a_bad_one(
+    desk: Desk, find: Callable[[Desk], None]
+) -> None:
+    """The thread has found the newest bad, and its news waits behind what has the loop prune; heard, the next order holds."""
+    desk.side.judge_ladder()
+    desk.done()
+    desk.hear()
+    flip_bit(desk.folder / "ckpt_3.pt", 2, keep_times=False)
+    find(desk)
+    desk.side.prune(e.RungFact("ckpt_1.pt", 1))
+    desk.done()
+    assert [1, 2, 3] == desk.steps
+    desk.hear()
+    desk.side.prune(e.RungFact("ckpt_1.pt", 1))
+    desk.done()
+
+    assert [2, 3] == desk.steps
+
+
+def test_it_looks_as_often_as_the_settings_that_hold_now_ask_for(desk: Desk) -> None:
+    """Silence is counted from looks as well: with a shorter limit the next one comes in time for it."""
+    base = desk.settings().model_dump()
+    base["checkpoints"]["rescan_seconds"] = 600.0
+    desk.side.change(Settings.model_validate(base))
+    desk.side.look_when_due(None)
+    desk.side.look_when_due(None)
+    desk.done()
+    before = desk.side.due
+    base["stall"]["running_seconds"] = 2.0
+    desk.side.change(Settings.model_validate(base))
+
+    assert before - 100.0 > desk.side.due
+    assert 0.5 == desk.side._rescan_seconds
+
+
+def test_nothing_is_moved_once_the_directory_is_anothers(desk: Desk) -> None:
+    """Neither removed, nor set aside, nor sealed, nor swept; what is there is still told, for the run ends by that."""
+    rung, left = e.RungFact("ckpt_1.pt", 1), desk.folder / ".ckpt_9.pt.partial-4000000-0123abcd"
+    left.touch()
+    desk.side.let_go()
+    desk.side.prune(rung)
+    desk.side.set_aside(rung, "a reason")
+    desk.side.seal("ckpt_2.pt")
+    desk.side.put_back("ckpt_4.pt", 4)
+    desk.done()
+    desk.hear()
+    assert ([1, 2, 3], [], []) == (desk.steps, desk.said, desk.told)
+    desk.side.judge_ladder()
+    desk.done()
+
+    assert (True, [e.LadderJudged]) == (left.exists(), [type(one) for one in desk.told])

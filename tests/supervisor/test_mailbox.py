@@ -4,6 +4,7 @@ import os
 import select
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -251,6 +252,20 @@ def test_work_that_hangs_does_not_hold_up_the_end(mailbox: Mailbox, monkeypatch:
     assert worker._thread.daemon
     hung.set()
     until(lambda: not worker._thread.is_alive())
+
+
+def test_several_that_hang_are_waited_for_together(mailbox: Mailbox) -> None:
+    """The supervisor's own end is limited, however many of its threads stand still."""
+    workers, hung = [Worker("test", mailbox) for _ in range(4)], threading.Event()
+    for worker in workers:
+        worker.submit(hung.wait)  # type: ignore[arg-type]
+    began = time.monotonic()
+    for worker in workers:
+        worker.close(began + 0.3)
+    took = time.monotonic() - began
+    hung.set()
+
+    assert 0.3 <= took < 0.9
 
 
 def test_closing_leaves_no_thread(mailbox: Mailbox) -> None:

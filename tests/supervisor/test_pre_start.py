@@ -100,3 +100,14 @@ def test_no_trainer_follows_once_a_stop_was_asked_for(make_side: Callable[..., R
     side.ask_to_stop()
 
     assert isinstance(next_event(side, told), e.SpawnFailed)
+
+
+def test_no_trainer_follows_once_the_tree_was_to_be_killed(make_side: Callable[..., Room]) -> None:
+    """Also when what runs before it had just ended well: the kill comes too late for it, and not for the trainer."""
+    side, told = make_side("true")
+    side.spawn(1, None)
+    until(lambda: side.lingers)
+    side.kill_tree()
+
+    assert isinstance(next_event(side, told), e.SpawnFailed)
+    assert not side.lives

@@ -1,0 +1,95 @@
+"""What is wanted of a run: a pause outlives starts and stops, and what cannot be read is neither overwritten nor forgotten."""
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.adapters import statefile
+from supervisor.core import events as e
+from supervisor.wishes import Wishes
+
+
+class Desk:
+    """The wishes of a directory whose storage may give errors."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = str(folder)
+        self.error: int | None = None
+        self.said: list[tuple[str, dict[str, Any]]] = []
+        self.stepped: list[e.Event] = []
+        (folder / ".lastgood").mkdir()
+        self._real = statefile.wanted_in
+        monkeypatch.setattr(statefile, "wanted_in", self._wanted_in)
+        self.wishes = Wishes(self.folder, lambda event, fields: self.said.append((event, fields)), self.stepped.append)
+
+    def _wanted_in(self, directory: str) -> str | None:
+        if self.error is not None:
+            raise OSError(self.error, os.strerror(self.error))
+        return self._real(directory)
+
+    @property
+    def wanted(self) -> str | None:
+        """What the file says."""
+        return self._real(self.folder)
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    return Desk(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "run"), ("run", "run"), ("stop", "run"), ("pause", "pause")])
+def test_only_a_pause_outlives_a_start(desk: Desk, before: str | None, after: str) -> None:
+    """What was wanted is told, and the next start is meant to run."""
+    if before is not None:
+        statefile.write_wanted(desk.folder, before)
+
+    assert (before, after) == (desk.wishes.begin(), desk.wanted)
+
+
+def test_a_damaged_wish_is_none(desk: Desk) -> None:
+    """Nobody can tell what it was: the run goes on."""
+    (Path(desk.folder) / ".lastgood" / "wanted.json").write_bytes(b'{"wanted": "pau')
+
+    assert (None, "run") == (desk.wishes.begin(), desk.wanted)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
+@pytest.mark.parametrize(
+    ("before", "after", "step"),
+    [(None, "run", e.ResumeRequested()), ("stop", "run", e.ResumeRequested()), ("pause", "pause", e.PauseRequested())],
+)
+def test_a_wish_that_cannot_be_read_at_the_start_is_waited_for(
+    desk: Desk, number: int, before: str | None, after: str, step: e.Event
+) -> None:
+    """It may be a pause, so nothing is started and nothing written over it; it is said once, and decided when it is told."""
+    if before is not None:
+        statefile.write_wanted(desk.folder, before)
+    desk.error = number
+    assert ("pause", before) == (desk.wishes.begin(), desk.wanted)
+    desk.wishes.read_again()
+    assert [] == desk.stepped
+    desk.error = None
+    for _ in range(3):
+        desk.wishes.read_again()
+
+    assert [("wish.unreadable", {"reason": os.strerror(number)})] == desk.said
+    assert ([step], after) == (desk.stepped, desk.wanted)
+
+
+def test_a_wish_told_later_that_cannot_be_read_is_asked_for_again(desk: Desk) -> None:
+    """Nobody says it twice."""
+    desk.wishes.begin()
+    statefile.write_wanted(desk.folder, "stop")
+    desk.error = errno.EIO
+    desk.wishes.read()
+    desk.wishes.read_again()
+    assert [] == desk.stepped
+    desk.error = None
+    desk.wishes.read_again()
+    desk.wishes.read_again()
+
+    assert ([e.StopRequested(15)], "stop") == (desk.stepped, desk.wanted)
