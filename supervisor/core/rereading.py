@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from lastgood.verdict import Kind
-from supervisor.core import deaths, notes, trainer_life
+from supervisor.core import deaths, notes, prelude, trainer_life
 from supervisor.core.commands import Arm, Command, Record, Reread, SaveMemory, SealSnapshot
 from supervisor.core.events import Deadline, DeadlinePassed, Event, RungFact, SnapshotReread, TrainerFellBack
 from supervisor.core.state import Ending, Phase, Policy, State
@@ -90,6 +90,8 @@ def release(state: State, now: float, policy: Policy) -> Outcome:
     for rung in sorted(held, key=_is_usable):  # bad news first: old ones are given up for good news
         state, more = trainer_life.take_in(state, rung, policy)
         commands = (*commands, *more)
+    if prelude.is_on(state):
+        return state, commands  # nobody is there yet whose end could be watched
     if _lives(state):
         return notes.joined(commands, trainer_life.watch_the_end(state, now, policy))
     seals = tuple(map(SealSnapshot, state.life.unsealed)) if state.death is not None and state.death.code == 0 else ()

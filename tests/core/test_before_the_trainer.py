@@ -60,6 +60,14 @@ def test_what_it_brought_is_not_held_against_the_trainer() -> None:
     assert ((("ckpt_70.pt", 70),), ()) == (state.memory.trust.left, state.life.held)  # type: ignore[union-attr]
 
 
+def test_its_end_is_not_awaited_before_it_is_there() -> None:
+    """The bytes of a final snapshot are confirmed while something else still runs before the trainer: that has its own limit."""
+    memory = replace(MEMORY, high_water=100, trust=Trust("ckpt_50.pt", 50, 50))
+    _, commands = step(replace(STARTING, memory=memory), e.SnapshotReread(rung(50)), 5.0, POLICY)
+
+    assert ["resume.confirmed", "SaveMemory"] == names(commands)
+
+
 def test_a_save_of_its_own_begins_no_silence() -> None:
     """The deadlines of a trainer begin when it is there."""
     assert (STARTING, ()) == step(STARTING, e.SavingChanged(2, True), 5.0, POLICY)
