@@ -9,7 +9,6 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from lastgood.regular import regular
 from supervisor.errors import UsageError, nearest
 from supervisor.settings import Settings
 
@@ -44,7 +43,7 @@ def _refusal(text: str) -> UsageError:
 
 def _read(path: str) -> dict[str, Any]:
     try:
-        with open(path, "rb", opener=regular) as file:
+        with open(path, "rb") as file:
             data = file.read(FILE_BYTES_MAX + 1)
         text = "" if len(data) > FILE_BYTES_MAX else data.decode("utf-8")
     except FileNotFoundError:

@@ -62,7 +62,7 @@ def run(
             chosen,
             (words or [""])[0] if checkpoints is None else "command line",
             new_run,
-            read if checkpoints is None else None,
+            partial(_read_file, words[0], read) if checkpoints is None and words and os.path.isfile(words[0]) else None,
             allow_fresh_start=allow_fresh_start,
             exit_when_stuck=exit_when_stuck,
         )
@@ -70,6 +70,13 @@ def run(
         typer.echo(f"lastgood: {error}; one supervisor a directory", err=True)
         status = ExitStatus.ALREADY_SUPERVISED
     sys.exit(status)
+
+
+def _read_file(path: str, read: "Callable[[], Settings]") -> "Settings":
+    """The settings as the file says by now. Raises UsageError, also for a pipe in its place, at which a reader would wait."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise UsageError(f"{path}: it is no file any more; give the run's YAML file there, and send SIGHUP again")
+    return read()
 
 
 def _await_supervisor() -> None:

@@ -287,14 +287,18 @@ def test_other_targets_are_sent_to_from_now_on(bench: Bench) -> None:
     assert [] == bench.records("notification.failed")
 
 
-@pytest.mark.parametrize("content", ["stall: {runing_seconds: 3}\n", "[", None], ids=["unknown key", "no YAML", "gone"])
+@pytest.mark.parametrize(
+    "content", ["stall: {runing_seconds: 3}\n", "[", None, "pipe"], ids=["unknown key", "no YAML", "gone", "a pipe"]
+)
 def test_a_file_that_cannot_be_used_changes_nothing(bench: Bench, content: str | None) -> None:
     """The reason is a warning in one line, and the run goes on by the settings it has."""
     path = configured(bench)
     process = bench.start("run", str(path))
     bench.wait_for("trainer.progressed")
     path.unlink()
-    if content is not None:
+    if content == "pipe":
+        os.mkfifo(path)
+    elif content is not None:
         path.write_text(content)
     process.send_signal(signal.SIGHUP)
     told = bench.wait_for("supervisor.reload_failed")
