@@ -8,12 +8,12 @@ from supervisor.errors import AlreadySupervisedError, UsageError
 from supervisor.mailbox import Act, Mailbox
 
 
-def is_here(checkpoint_dir: str, descriptor: int) -> bool:
-    """Whether the checkpoint directory is there, and on the filesystem that the lock held by `descriptor` is on."""
+def device_of(directory: str) -> int | None:
+    """Which filesystem a directory is on; None when it is not there."""
     try:
-        return os.stat(checkpoint_dir).st_dev == os.fstat(descriptor).st_dev
+        return os.stat(directory).st_dev
     except OSError:
-        return False
+        return None
 
 
 class Holding:
@@ -28,10 +28,11 @@ class Holding:
         self._retaken = retaken
         self._lost = lost
         self._is_lost = False
+        self._devices = {device_of(directory)} - {None}
 
     def is_here(self) -> bool:
-        """Whether the directory is there, and not another filesystem in its place. From any thread."""
-        return is_here(self._directory, self.lock)
+        """Whether the directory is there, and on the filesystem that it was on. From any thread."""
+        return device_of(self._directory) in self._devices
 
     def look(self) -> None:
         """Take the lock anew when its file was removed. For the judging thread, at each rescan and before each start."""

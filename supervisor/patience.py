@@ -11,29 +11,41 @@ Act = Callable[[], None]
 
 
 class Patient:
-    """Acts done in order. Whoever gives one waits for it, unless an earlier one has shown that this would take too long."""
+    """Acts done in order. Whoever gives one waits for it, unless an earlier one has shown that this would take too long.
+
+    There is a thread only while there is something to do.
+    """
 
     def __init__(self, name: str, patience_seconds: float) -> None:
+        self._name = name
         self._patience_seconds = patience_seconds
         self._waiting: deque[Act] = deque()
         self._given = self._done = 0
+        self._works = False
         self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._work, name=f"lastgood-{name}", daemon=True)
 
     def do(self, act: Act) -> bool:
         """Have it done; False when too many wait, and it never will be. Acts raise nothing."""
         with self._changed:
-            if not self._thread.ident and not _started(self._thread):
-                act()
-                return True
             if len(self._waiting) >= WAITING_MAX:
                 return False
             stands_still = self._done < self._given
             self._waiting.append(act)
             self._given += 1
-            self._changed.notify_all()
-            if not stands_still:
+            if not self._works and not self._begun():
+                self._waiting.clear()
+                self._done = self._given
+                act()  # no thread is to be had: then it is done here and now
+            elif not stands_still:
                 self._until_done(self._patience_seconds)
+        return True
+
+    def _begun(self) -> bool:
+        try:
+            threading.Thread(target=self._work, name=f"lastgood-{self._name}", daemon=True).start()
+        except RuntimeError:
+            return False
+        self._works = True
         return True
 
     def _until_done(self, seconds: float) -> None:
@@ -43,7 +55,9 @@ class Patient:
     def _work(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting)
+                if not self._waiting:
+                    self._works = False
+                    return
                 act = self._waiting.popleft()
             act()
             with self._changed:
@@ -54,11 +68,3 @@ class Patient:
         """Wait until all is done, unless that takes too long."""
         with self._changed:
             self._until_done(CLOSE_SECONDS)
-
-
-def _started(thread: threading.Thread) -> bool:
-    try:
-        thread.start()
-    except RuntimeError:
-        return False  # there are too many; then it is done here and now
-    return True

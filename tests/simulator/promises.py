@@ -313,6 +313,11 @@ class Promises:
                     self.progressed_ever = self.progressed_ever or spawns > 0
         self._proven = []
 
+    def is_ahead_of_memory(self) -> bool:
+        """Whether a snapshot was proven that run.json does not know of: the power was cut in the moment between."""
+        noted = json.loads(self._world.disk.texts.get(RUN_FILE, "{}")).get("high_water")
+        return self.high_water is not None and (noted is None or noted < self.high_water)
+
     def died(self, in_loop: bool = False) -> None:
         """An incarnation ended, or could not be started."""
         self.deaths.append(self._world.now)
@@ -482,7 +487,8 @@ class Promises:
         if len(deaths) <= self._limit or self._world.memory_is_stale:
             return
         span = deaths[-1] - deaths[0]
-        endless = span > SPAN_SECONDS + SLACK_SECONDS or not self._progressed_perhaps
+        lost = SLACK_SECONDS * (1 + self._world.boot)  # of the time that passed while a machine was down, nobody knows
+        endless = span > SPAN_SECONDS + lost or not self._progressed_perhaps
         self.keep("never loop without progress", not endless, f"{len(deaths)} deaths in {span:.0f} s")
 
     def _found(self, name: str) -> File:

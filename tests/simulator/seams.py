@@ -86,7 +86,7 @@ def _table(world: World) -> list[tuple[Any, dict[str, Any]]]:
         (holding, {"os": system}),
         (memory_side, {"time": clock, "Worker": made}),
         (overdue, {"time": clock}),
-        (holding, {"is_here": lambda directory, lock: True}),
+        (holding, {"device_of": lambda directory: 1}),
         (reloading, {"Worker": made}),
         (
             forerunner,

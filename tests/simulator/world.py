@@ -261,6 +261,7 @@ class World:
             process.kill()
         self.go_down(leave_trainer=False)
         self.disk.lose_unsynced()
+        self.memory_is_stale = self.memory_is_stale or self.promises.is_ahead_of_memory()
         self.pauses = self.disk.told_wish == "pause"
         self.booted_at = self.now - 20.0
         self.boot += 1
