@@ -21,7 +21,7 @@ import pytest
 from lastgood import hashing
 from lastgood import publish as publishing
 from lastgood.judging import verify
-from lastgood.publish import MaybeCommittedError, publish, remove, sweep, write_durably
+from lastgood.publish import MaybeCommittedError, publish, remove, sweep, write_at_once, write_durably
 from lastgood.seal import MAX_SEAL_BYTES, Seal, parse_seal
 from lastgood.verdict import Kind
 
@@ -406,3 +406,20 @@ def test_a_file_in_the_place_of_a_seal_that_is_too_large_for_one_is_neither_read
     os.truncate(tmp_path / "a.pt.sha256", MAX_SEAL_BYTES)
     publish(tmp_path / "a.pt", writing(b"new"))
     assert Kind.HEALTHY is verify(tmp_path / "a.pt").kind
+
+
+def test_a_small_file_that_only_is_looked_at_is_replaced_without_waiting_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader sees the old one or the new one, nothing is left beside it, and nobody waits for a sync."""
+
+    def never(descriptor: int) -> None:
+        raise AssertionError(f"descriptor {descriptor} was synced")
+
+    monkeypatch.setattr(os, "fsync", never)
+    path = tmp_path / "status.json"
+    for content in (b"old", b"new"):
+        write_at_once(str(path), content)
+
+    assert b"new" == path.read_bytes()
+    assert ["status.json"] == os.listdir(tmp_path)
