@@ -38,7 +38,7 @@ def tell_of(descriptor: int) -> None:
         spawn(self, *words)
 
     process._collect = told_collect
-    Runtime._step, TrainerSide.spawn = told_step, told_spawn  # type: ignore[method-assign]
+    Runtime._step, TrainerSide.spawn = told_step, told_spawn
 
 
 if __name__ == "__main__":

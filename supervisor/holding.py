@@ -28,11 +28,11 @@ class Holding:
         self._retaken = retaken
         self._lost = lost
         self._is_lost = False
-        self._devices = {device_of(directory)} - {None}
+        self._device = device_of(directory)
 
     def is_here(self) -> bool:
         """Whether the directory is there, and on the filesystem that it was on. From any thread."""
-        return device_of(self._directory) in self._devices
+        return self._device is not None and device_of(self._directory) == self._device
 
     def look(self) -> None:
         """Take the lock anew when its file was removed. For the judging thread, at each rescan and before each start."""

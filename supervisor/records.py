@@ -201,7 +201,7 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
     ),
     "disk.freed": Kind("info", "There is room again, and the trainer is started.", {"seconds": "how long that was waited for"}),
     "quarantine.trimmed": Kind(
-        "warning", "For want of room a broken snapshot was removed from quarantine; why it was there is still written there.",
+        "warning", "For want of room a broken or superseded snapshot left quarantine; why it was there is still written there.",
         {"name": "its name", "path": "its folder in quarantine", "bytes": "its size"},
     ),
     "gpu.lost": Kind(

@@ -64,7 +64,7 @@ SUSPECTED = "suspected"
 
 
 def trim(checkpoint_dir: str, limit_bytes: int, is_enough: Callable[[], bool]) -> Iterator[Trimmed]:
-    """Remove broken snapshots from quarantine, oldest first, until there is enough room or the rest fits the limit.
+    """Remove broken and superseded snapshots from quarantine, oldest first, until there is room or the rest fits the limit.
 
     What says why each was set aside stays, and so do snapshots that are not proven broken: one that was only suspected may have
     to go back. Can be cut anywhere, and goes on next time. Raises OSError.
@@ -76,7 +76,7 @@ def trim(checkpoint_dir: str, limit_bytes: int, is_enough: Callable[[], bool]) -
     for place, size in sizes:
         if left <= limit_bytes or is_enough():
             return
-        if (name := _broken_one(place)) is not None:
+        if (name := _useless_one(place)) is not None:
             for one in _held(place):
                 _remove(os.path.join(place, one))
             left -= size
@@ -90,8 +90,8 @@ def _held(place: str) -> list[str]:
     return sorted(names, key=lambda name: (name in seals, name))
 
 
-def _broken_one(place: str) -> str | None:
-    """The name of the snapshot there, if its bytes are known to be broken; read again if nothing says why it is there."""
+def _useless_one(place: str) -> str | None:
+    """The name of the snapshot there, if it is known to be of no more use; read again if nothing says why it is there."""
     name = next(iter(_held(place)), None)
     if name is None:
         return None

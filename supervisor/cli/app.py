@@ -3,7 +3,7 @@
 import os
 import sys
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -76,9 +76,10 @@ def _call() -> None:
     try:
         status = app(prog_name="lastgood", standalone_mode=False)
     except _WRONG_WORDS as error:
-        context, wrong = getattr(error, "ctx", None), error.format_message()  # type: ignore[attr-defined]
+        told: Any = error  # typer does not say what its click's errors hold
+        context, wrong = told.ctx, told.format_message()
         if type(error).__name__ == "NoArgsIsHelpError":
-            print(context.get_help())  # type: ignore[union-attr]  # noqa: T201 - asked for, as good as
+            typer.echo(context.get_help())
             sys.exit(ExitStatus.USAGE)
         path = "lastgood" if context is None else context.command_path
         command = path.partition(" ")[2]
@@ -109,6 +110,6 @@ def main() -> None:
         if not isinstance(
             error, BrokenPipeError
         ):  # then the reader of our output went away, and nobody is there to tell
-            print(f"lastgood: {_place_of(error)}: {error.strerror}", file=sys.stderr)  # noqa: T201
+            print(f"lastgood: {_place_of(error)}: {error.strerror}", file=sys.stderr)  # noqa: T201 - talk goes to stderr
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the last flush would fail again, and be complained of
         sys.exit(1)

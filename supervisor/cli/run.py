@@ -138,18 +138,13 @@ def supervise(
     from supervisor.runtime import Runtime
 
     directory = os.path.realpath(chosen.checkpoints.dir)
-    if new_run and chosen.trainer.resume == "self":
-        cure = "name another checkpoints.dir"
-        raise UsageError(
-            f"{where}: with --new-run a trainer that finds its snapshot itself would find the old ones; {cure}"
-        )
     try:
         statefile.prepare(directory)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
     try:
         lock = statefile.lock(directory)
-        found = _run_of(directory, chosen.pattern, new_run)
+        found = _run_of(directory, chosen, new_run)
     except OSError as error:
         raise UsageError(f"checkpoints.dir: {directory} cannot be used now: {error.strerror}; try again") from None
     shape: Any = chosen.log.format
@@ -166,7 +161,7 @@ def supervise(
         os.close(runtime.lock)
 
 
-def _run_of(directory: str, pattern: str | None, new_run: bool) -> Any:
+def _run_of(directory: str, chosen: "Settings", new_run: bool) -> Any:
     """The run of this directory; begun now, apart from the snapshots there, when `new_run` says so. Raises UsageError."""
     from lastgood.rungs import scan
     from supervisor.adapters import statefile
@@ -175,7 +170,11 @@ def _run_of(directory: str, pattern: str | None, new_run: bool) -> Any:
     found = None if new_run else statefile.read_run(directory, time.monotonic())
     if found is not None:
         return found
-    old = [*scan(directory, pattern), *scan_shelf(directory)] if new_run else []
+    old = [*scan(directory, chosen.pattern), *scan_shelf(directory)] if new_run else []
+    if old and chosen.trainer.resume == "self":
+        raise UsageError(
+            "run: with --new-run a trainer that finds its snapshot itself would find the old ones; name another folder"
+        )
     foreign = {rung.name: rung.identity for rung in old} if new_run else None
     begun = statefile.new_run(foreign)
     statefile.write_run(directory, begun, time.monotonic())

@@ -94,7 +94,8 @@ def release(state: State, now: float, policy: Policy) -> Outcome:
         return state, commands  # nobody is there yet whose end could be watched
     if _lives(state):
         return notes.joined(commands, trainer_life.watch_the_end(state, now, policy))
-    seals = tuple(map(SealSnapshot, state.life.unsealed)) if state.death is not None and state.death.code == 0 else ()
+    orderly = state.death is not None and deaths.is_orderly(state, state.death)
+    seals = tuple(map(SealSnapshot, state.life.unsealed)) if orderly else ()
     return replace(state, life=replace(state.life, unsealed=())), (*commands, *seals)
 
 

@@ -84,11 +84,20 @@ def test_a_broken_one_goes_with_its_seals_and_without_a_reason(make_zip: MakeSna
 
 def test_bytes_that_only_a_lost_seal_condemned_go_by_what_was_said(tmp_path: Path) -> None:
     """A format without checksums cannot be judged again: what was found when it was set aside counts; else it stays."""
-    for name, reason in (("a.bin", "corrupt: its digest differs"), ("b.bin", "unproven: suspected")):
+    for name, reason in (("a.bin", "corrupt: its digest differs"), ("b.bin", "unproven: suspected: 2 deaths alike")):
         (tmp_path / name).write_bytes(b"\x80\x02}q\x00." + bytes(100))
         aside(tmp_path, tmp_path / name, reason, damage=False)
 
     assert ["a.bin"] == trimmed(tmp_path)
+
+
+def test_what_has_no_proof_and_was_passed_over_goes_too(tmp_path: Path) -> None:
+    """A trainer without checksums that is killed again and again would fill the disk with snapshots that nobody goes back to."""
+    (tmp_path / "state_5.bin").write_bytes(b"\x80\x02}q\x00." + bytes(100))
+    there = aside(tmp_path, tmp_path / "state_5.bin", "unproven: it has no checksums", damage=False)
+
+    assert ["state_5.bin"] == trimmed(tmp_path)
+    assert ["reason.json"] == os.listdir(there.parent)
 
 
 def test_a_folder_goes_whole(tmp_path: Path) -> None:

@@ -224,9 +224,10 @@ def test_what_a_dead_trainer_left_unseen_is_held_back_too() -> None:
 def test_an_unsealed_one_of_a_trainer_that_ended_well_is_sealed_when_it_counts() -> None:
     """An exit with 0 outlives every write, also of what was held back until after it."""
     life = Life(pid=7, resumed=TRUSTED, held=(rung(70, Kind.INTACT),))
-    for code, sealed in ((0, [c.SealSnapshot("ckpt_70.pt")]), (1, [])):
+    seal = [c.SealSnapshot("ckpt_70.pt")]
+    for code, ending, sealed in ((0, None, seal), (143, Ending.STOP, seal), (143, None, []), (1, Ending.STOP, [])):
         death = e.TrainerExited(1, code, None)
-        state = at(Phase.SELECTING, memory=MEMORY, rereading=True, life=life, death=death)
+        state = at(Phase.SELECTING, memory=MEMORY, rereading=True, life=life, death=death, ending=ending)
         state, commands = step(state, reread(), 3.0, POLICY)
 
         assert sealed == of(commands, c.SealSnapshot)

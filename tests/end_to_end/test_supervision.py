@@ -41,6 +41,18 @@ def test_a_completed_run_stays_completed(bench: Bench) -> None:
     assert old.st_ino == (bench.directory / "step_20.pt").stat().st_ino
 
 
+def test_a_new_run_of_a_trainer_that_would_find_the_old_snapshots_is_refused(bench: Bench) -> None:
+    """It would go on from them in silence, and rotate them away; where there are none it may begin."""
+    words = bench.command("--habit=self", "--steps=10", sets=("run.final_step=10",), resume="self")
+    assert 0 == bench.lastgood(words[0], "--new-run", *words[1:]).returncode
+    before = bench.state("run.json")
+    refused = bench.lastgood(words[0], "--new-run", *words[1:])
+
+    assert (2, 1) == (refused.returncode, len(refused.stderr.splitlines()))
+    assert "would find the old ones; name another folder" in refused.stderr
+    assert before == bench.state("run.json")
+
+
 def test_a_new_run_resumes_from_its_own_snapshots_only(bench: Bench) -> None:
     """Higher numbers of an earlier run in the same directory are left alone and not resumed from."""
     assert 0 == bench.run("--steps=20")

@@ -83,6 +83,14 @@ def test_what_a_run_waits_for_is_told_in_words(expected: str, more: dict[str, An
     assert summary(replace(waiting, phase=Phase.STARTING), POLICY, {})["waiting_for"] is None
 
 
+def test_a_look_now_and_then_is_part_of_a_wait() -> None:
+    """A run that waits for room says so all the time, not only between two looks."""
+    looking = replace(RUNNING, phase=Phase.SELECTING, wait=Wait(Obstacle.DISK, 0.0))
+    found = summary(looking, POLICY, {})
+
+    assert ("waiting", "room on the disk") == (found["phase"], found["waiting_for"])
+
+
 def test_a_failure_is_told_by_its_reason() -> None:
     """The reason a person can act on, not the status."""
     assert "so it is" == summary(replace(RUNNING, failure=(3, "so it is", "advice")), POLICY, {})["failure"]
