@@ -57,7 +57,7 @@ def test_what_it_brought_is_not_held_against_the_trainer() -> None:
     trusting = replace(STARTING, memory=replace(MEMORY, trust=Trust("ckpt_50.pt", 50, 50)))
     state, _ = step(trusting, e.SnapshotJudged(rung(70)), 5.0, POLICY)
 
-    assert ((("ckpt_70.pt", 70),), ()) == (state.memory.trust.left, state.life.held)  # type: ignore[union-attr]
+    assert ((("ckpt_70.pt", 70),), ()) == (state.memory.trust.left, state.life.held)
 
 
 def test_its_end_is_not_awaited_before_it_is_there() -> None:

@@ -18,7 +18,7 @@ SUSPECT = Blame(Suspect("ckpt_50.pt", 50, 50), 60, "code 1: boom", 2, Suspect("c
 
 
 def known(**more: object) -> Memory:
-    return Memory(high_water=50, reached=60, incarnation=1, ever_proven=True, **more)  # type: ignore[arg-type]
+    return Memory(high_water=50, reached=60, incarnation=1, ever_proven=True, **more)
 
 
 def test_a_snapshot_that_is_condemned_is_not_sealed_any_more() -> None:

@@ -390,7 +390,7 @@ def test_a_failed_save_is_said_and_changes_nothing(phase: Phase) -> None:
     after, commands = step(state, SAMPLES[e.SaveFailed], 1.0, POLICY)
 
     assert (replace(state, life=replace(state.life, no_room=28)), ["save.failed"]) == (after, names(commands))
-    other = replace(SAMPLES[e.SaveFailed], errno=5)  # type: ignore[type-var]
+    other = replace(SAMPLES[e.SaveFailed], errno=5)
     assert state == step(state, other, 1.0, POLICY)[0]
     assert {
         "name": "ckpt_61.pt", "step": 61, "reason": "No space left on device", "errno": 28, "blocking": True,

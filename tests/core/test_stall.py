@@ -150,7 +150,7 @@ def test_what_is_left_of_a_start_that_failed_is_swept() -> None:
         POLICY,
     )
     assert c.SweepTree(1) in commands
-    assert ("no disk", "trainer.pre_start ended with 3") == state.death.last_lines  # type: ignore[union-attr]
+    assert ("no disk", "trainer.pre_start ended with 3") == state.death.last_lines
 
     _, commands = step(state, e.TreeSwept(1), 2.0, POLICY)
     assert ["JudgeLadder"] == names(commands)

@@ -16,7 +16,7 @@ LOST = Memory(high_water=50, reached=60, incarnation=3, open=True, ever_proven=T
 
 def began(memory: Memory, *rungs: e.RungFact, now: float = 0.0, **more: object) -> tuple[State, tuple[c.Command, ...]]:
     """The first decision of a supervisor that finds this memory and these rungs, none of which it has seen before."""
-    state, _ = begin(replace(State(memory=memory), **more))  # type: ignore[arg-type]
+    state, _ = begin(replace(State(memory=memory), **more))
     state, _ = step(state, e.TreeSwept(memory.incarnation), now, POLICY)
     return step(state, ladder(*rungs), now, POLICY)
 

@@ -104,7 +104,7 @@ def test_bad_bytes_end_the_trainer_at_once(kind: Kind) -> None:
     state, commands = step(state, reread(kind), 7.0, POLICY)
 
     assert ["resume.refuted", "SaveMemory", "Disarm", "KillTree", "Arm"] == names(commands)
-    assert ["ckpt_70.pt"] == commands[0].fields["held_back"]  # type: ignore[union-attr]
+    assert ["ckpt_70.pt"] == commands[0].fields["held_back"]
     assert replace(TRUST, refuted=True) == of(commands, c.SaveMemory)[0].memory.trust
     assert (Phase.STOPPING, Ending.REFUTED) == (state.phase, state.ending)
 
@@ -122,7 +122,7 @@ def test_what_was_made_of_bad_bytes_is_set_aside_with_them() -> None:
     seen = ladder(rung(80), rung(70), rung(60, Kind.TRUNCATED), rung(50, Kind.CORRUPT), rung(40))
     state, commands = step(refuted(), seen, 8.0, POLICY)
 
-    assert "resume-refuted" == commands[0].fields["cause"]  # type: ignore[union-attr]
+    assert "resume-refuted" == commands[0].fields["cause"]
     assert (0, ()) == (state.memory.budget.recent.__len__(), state.memory.budget.fruitless)
     state, commands = step(state, seen, 8.0, POLICY)
 
@@ -157,9 +157,9 @@ def test_what_lay_there_before_is_not_held_against_the_trainer() -> None:
     """A newer snapshot that could not be read at the start, and stayed, was not made of the bad bytes."""
     seen = ladder(rung(70, Kind.UNREADABLE), TRUSTED)
     state, _ = step(at(Phase.SELECTING, tries=9), seen, 0.0, POLICY)
-    assert (("ckpt_70.pt", 70),) == state.memory.trust.left  # type: ignore[union-attr]
+    assert (("ckpt_70.pt", 70),) == state.memory.trust.left
 
-    memory = replace(state.memory, trust=replace(state.memory.trust, refuted=True))  # type: ignore[type-var]
+    memory = replace(state.memory, trust=replace(state.memory.trust, refuted=True))
     state = at(Phase.SELECTING, memory=memory)
     _, commands = step(state, ladder(rung(80), rung(70), rung(50, Kind.CORRUPT), rung(40)), 8.0, POLICY)
 
@@ -173,7 +173,7 @@ def test_a_suspect_that_was_set_aside_before_is_not_held_against_the_trainer() -
     suspect = Suspect("ckpt_70.pt", 70, 70)
     memory = replace(MEMORY, trust=None, blame=Blame(suspect, 71, "code 1", 2, suspect))
     state, _ = step(at(Phase.SELECTING, memory=memory), ladder(rung(70), TRUSTED), 0.0, POLICY)
-    assert (("ckpt_70.pt", 70),) == state.memory.trust.left  # type: ignore[union-attr]
+    assert (("ckpt_70.pt", 70),) == state.memory.trust.left
 
     state, _ = step(state, reread(Kind.CORRUPT), 1.0, POLICY)
     state, _ = step(state, e.TrainerExited(2, None, 9), 2.0, POLICY)
@@ -193,7 +193,7 @@ def test_bad_bytes_make_no_completion() -> None:
     state, commands = step(state, ladder(rung(100), rung(50, Kind.CORRUPT), rung(40)), 8.0, POLICY)
 
     assert "run.completed" not in names(commands)
-    assert "ended-early" == commands[0].fields["cause"]  # type: ignore[union-attr]
+    assert "ended-early" == commands[0].fields["cause"]
 
 
 def test_a_supervisor_that_was_killed_reads_them_again_first() -> None:

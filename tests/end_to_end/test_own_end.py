@@ -340,7 +340,7 @@ def both_at_once(bench: Bench, times: int) -> None:
     for _ in range(times):
         spawned = len(bench.records("trainer.spawned"))
         both = [bench.start(*bench.command("--steps=10000")) for _ in range(2)]
-        until(lambda both=both: any(one.poll() is not None for one in both), 40)  # type: ignore[misc]
+        until(lambda both=both: any(one.poll() is not None for one in both), 40)
         loser = next(one for one in both if one.poll() is not None)
         winner = next(one for one in both if one is not loser)
         log = bench.folder / f"supervisor-{bench.started.index(loser)}.log"

@@ -17,7 +17,7 @@ UNIT = ROOT / "systemd" / "lastgood@.service"
 def unit() -> configparser.ConfigParser:
     """The sections of the unit, keys as they are written."""
     parsed = configparser.ConfigParser(interpolation=None)
-    parsed.optionxform = str  # type: ignore[assignment,method-assign]
+    parsed.optionxform = str
     parsed.read(UNIT)
     return parsed
 

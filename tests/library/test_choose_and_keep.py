@@ -85,13 +85,13 @@ def test_the_walk_goes_back_by_number_until_one_is_good() -> None:
     ladder = [rung(10000, Kind.CORRUPT), rung(9000, Kind.TRUNCATED), rung(8000)]
 
     assert ladder[2] == choose(ladder)
-    assert ladder[1].step == choose([ladder[0], rung(9000), ladder[2]]).step  # type: ignore[union-attr]
+    assert ladder[1].step == choose([ladder[0], rung(9000), ladder[2]]).step
 
 
 def test_an_unproven_one_is_chosen_only_when_nothing_proven_is_left() -> None:
     """A newer unproven rung loses against an older proven one, and wins against none."""
-    assert choose([rung(3, Kind.UNPROVEN), rung(2, Kind.INTACT)]).step == 2  # type: ignore[union-attr]
-    assert choose([rung(3, Kind.UNPROVEN), rung(2, Kind.CORRUPT)]).step == 3  # type: ignore[union-attr]
+    assert choose([rung(3, Kind.UNPROVEN), rung(2, Kind.INTACT)]).step == 2
+    assert choose([rung(3, Kind.UNPROVEN), rung(2, Kind.CORRUPT)]).step == 3
 
 
 @given(ladders)
@@ -236,4 +236,4 @@ def test_impossible_retention_is_refused_with_the_reason(last: int, every: int, 
 def test_the_number_to_keep_is_a_whole_number(number: object) -> None:
     """Else it would fail in the background, long after it was said."""
     with pytest.raises(TypeError, match="is a whole number"):
-        Keep(last=number)  # type: ignore[arg-type]
+        Keep(last=number)

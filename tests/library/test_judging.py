@@ -318,7 +318,7 @@ def test_a_file_that_changes_while_it_is_read_gets_no_verdict_about_its_bytes(
     def and_write(*arguments: object) -> object:
         with path.open("ab") as file:
             file.write(b"more")
-        return real(*arguments)  # type: ignore[arg-type]
+        return real(*arguments)
 
     monkeypatch.setattr(files, "read_seal", and_write)
 

@@ -97,7 +97,7 @@ def test_a_failure_at_any_call_leaves_old_or_new_and_no_partial(
             _counted["n"] += 1
             if _counted["n"] == _at:
                 raise mistake
-            return _real(*args, **kw)  # type: ignore[operator]
+            return _real(*args, **kw)
 
         with monkeypatch.context() as patch:
             patch.setattr(os, call, broken)
@@ -163,7 +163,7 @@ def test_an_interrupt_at_any_line_leaves_old_or_new_and_no_partial_and_no_thread
         target = tmp_path / f"{line}.pt"
         if overwrite:
             publish(target, writing(old))
-        came_so_far = interrupted_at(line, lambda where=target: publish(where, writing(new)))  # type: ignore[misc]
+        came_so_far = interrupted_at(line, lambda where=target: publish(where, writing(new)))
 
         assert target.exists() or not overwrite
         if target.exists():

@@ -154,7 +154,7 @@ class _Driver:
                 return None
             settings = world.begin_config()
             policy, journal = settings.policy(self._allow_fresh), Journal(world)
-            world.runtime = runtime = Runtime(settings, run, policy, journal, LOCK, world.read_config)  # type: ignore[arg-type]
+            world.runtime = runtime = Runtime(settings, run, policy, journal, LOCK, world.read_config)
             status = runtime.run()
         except Killed:
             if runtime is not None:

@@ -57,7 +57,7 @@ def installed(world: World) -> Iterator[None]:
             for name, fake in names.items():
                 before.append((module, name, getattr(module, name)))
                 setattr(module, name, fake)
-        statefile.open = partial(_opened, world)  # type: ignore[attr-defined]
+        statefile.open = partial(_opened, world)
         yield
     finally:
         if hasattr(statefile, "open"):
@@ -66,8 +66,16 @@ def installed(world: World) -> Iterator[None]:
             setattr(module, name, real)
 
 
-def _table(world: World) -> list[tuple[Any, dict[str, Any]]]:
-    disk = world.disk
+Seams = list[tuple[Any, dict[str, Any]]]
+"""Modules, and what stands in them for what they import."""
+
+
+def _table(world: World) -> Seams:
+    return [*_loop(world), *_trainers(world), *_directory(world), *_storage(world)]
+
+
+def _loop(world: World) -> Seams:
+    """The loop, what it remembers, and what it hears from outside."""
     clock = SimpleNamespace(monotonic=world.monotonic, time=world.wall)
     system = SimpleNamespace(getpid=lambda: world.supervisor, path=path, environ={}, close=lambda descriptor: None)
     made = partial(Worker, world)
@@ -83,10 +91,9 @@ def _table(world: World) -> list[tuple[Any, dict[str, Any]]]:
                 "Verifier": partial(verifier.Verifier, clock=world.monotonic),
             },
         ),
-        (holding, {"os": system}),
+        (holding, {"os": system, "device_of": lambda directory: 1}),
         (memory_side, {"time": clock, "Worker": made}),
         (overdue, {"time": clock}),
-        (holding, {"device_of": lambda directory: 1}),
         (reloading, {"Worker": made}),
         (
             forerunner,
@@ -95,6 +102,15 @@ def _table(world: World) -> list[tuple[Any, dict[str, Any]]]:
                 "proc": SimpleNamespace(boot_id=lambda: str(world.boot)),
             },
         ),
+    ]
+
+
+def _trainers(world: World) -> Seams:
+    """The trainer and all its processes."""
+    clock = SimpleNamespace(monotonic=world.monotonic, time=world.wall)
+    system = SimpleNamespace(getpid=lambda: world.supervisor, path=path, environ={}, close=lambda descriptor: None)
+    made = partial(Worker, world)
+    return [
         (
             trainer_side,
             {
@@ -124,6 +140,15 @@ def _table(world: World) -> list[tuple[Any, dict[str, Any]]]:
                 ),
             },
         ),
+    ]
+
+
+def _directory(world: World) -> Seams:
+    """The directory as it is watched, and what stands in the way of a start."""
+    clock = SimpleNamespace(monotonic=world.monotonic, time=world.wall)
+    made = partial(Worker, world)
+    disk = world.disk
+    return [
         (
             directory_side,
             {
@@ -147,6 +172,14 @@ def _table(world: World) -> list[tuple[Any, dict[str, Any]]]:
             },
         ),
         (arrivals, {"writers": disk.writers}),
+    ]
+
+
+def _storage(world: World) -> Seams:
+    """What reads and writes."""
+    clock = SimpleNamespace(monotonic=world.monotonic, time=world.wall)
+    disk = world.disk
+    return [
         (
             verifier,
             {

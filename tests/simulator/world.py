@@ -104,7 +104,7 @@ class World:
         self.may_print_banner = settings.policy().low_steps_max > 1
         self._adopt()
         for one in plan.faults:
-            self.after(one.at, lambda one=one: strike(self, one))  # type: ignore[misc]
+            self.after(one.at, lambda one=one: strike(self, one))
 
     def _adopt(self) -> None:
         for number in range(1, self.plan.adopted + 1):

@@ -91,7 +91,7 @@ def test_a_lost_gpu_comes_before_the_disk_and_a_busy_one_after_it(tmp_path: Path
     """A lost one may have ended the trainer; of a full disk a trainer may have died, of a busy GPU not yet."""
     found = Hindrances(settings(tmp_path), str(tmp_path))
     looks: list[e.Hindrance | None] = []
-    found._gpus.look = lambda: looks[-1]  # type: ignore[method-assign]
+    found._gpus.look = lambda: looks[-1]
     told = []
     for free, look in ((0, LOST), (0, BUSY), (10**12, BUSY), (10**12, None)):
         disk.free = (free, None)

@@ -222,9 +222,9 @@ def test_what_must_be_done_is_done_before_a_worker_ends(mailbox: Mailbox) -> Non
     """Closing drops what can be left undone, and only that; the order stays."""
     worker = Worker("test", mailbox)
     go_on, done = threading.Event(), []
-    worker.submit(go_on.wait)  # type: ignore[arg-type]
+    worker.submit(go_on.wait)
     for number in range(6):
-        worker.submit(lambda number=number: done.append(number), must=number % 2 == 0)  # type: ignore[misc]
+        worker.submit(lambda number=number: done.append(number), must=number % 2 == 0)
     closing = threading.Thread(target=worker.close)
     closing.start()
     until(lambda: worker._closed)
@@ -258,7 +258,7 @@ def test_several_that_hang_are_waited_for_together(mailbox: Mailbox) -> None:
     """The supervisor's own end is limited, however many of its threads stand still."""
     workers, hung = [Worker("test", mailbox) for _ in range(4)], threading.Event()
     for worker in workers:
-        worker.submit(hung.wait)  # type: ignore[arg-type]
+        worker.submit(hung.wait)
     began = time.monotonic()
     for worker in workers:
         worker.close(began + 0.3)

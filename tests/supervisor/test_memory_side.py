@@ -89,7 +89,7 @@ def test_an_act_comes_after_all_that_was_ordered_before_it(desk: Desk) -> None:
     desk.mailbox.run_all(lambda: True)
     assert [] == done
     desk.let_go.set()
-    until(lambda: desk.mailbox.run_all(lambda: True) or done)  # type: ignore[func-returns-value]
+    until(lambda: desk.mailbox.run_all(lambda: True) or done)
 
     assert [1] == done
 
@@ -108,7 +108,7 @@ def done(desk: Desk) -> None:
     """All that was ordered is done, and what follows too."""
     after: list[str] = []
     desk.side.after(lambda: after.append("after"))
-    until(lambda: desk.mailbox.run_all(lambda: True) or after)  # type: ignore[func-returns-value]
+    until(lambda: desk.mailbox.run_all(lambda: True) or after)
 
 
 def test_whether_the_memory_is_on_the_disk_is_known(desk: Desk) -> None:
@@ -161,7 +161,7 @@ def test_a_status_that_comes_while_one_is_taken_is_written_too(desk: Desk, shown
     go_on, taken = threading.Event(), threading.Event()
 
     class Raced(deque[dict[str, Any]]):
-        def pop(self) -> dict[str, Any]:  # type: ignore[override]
+        def pop(self) -> dict[str, Any]:
             go_on.wait(20)
             found = super().pop()
             taken.set()

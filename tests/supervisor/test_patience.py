@@ -15,7 +15,7 @@ def test_what_is_given_is_done_when_the_call_returns() -> None:
     seen: list[int] = []
     patient = Patient("test", 10.0)
     for number in range(100):
-        assert patient.do(lambda number=number: seen.append(number))  # type: ignore[misc]
+        assert patient.do(lambda number=number: seen.append(number))
         assert [*range(number + 1)] == seen
 
 
