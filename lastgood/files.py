@@ -14,12 +14,15 @@ from lastgood import formats, naming
 from lastgood.contract import PAYLOAD_FORMAT, PAYLOAD_VERSION, SALVAGE_KEY
 from lastgood.formats import Judgement
 from lastgood.hashing import read_through
-from lastgood.seal import Identity, Seal, SealDamaged, read_seal
+from lastgood.seal import Identity, Seal, SealDamaged, read_former_seal, read_seal
 from lastgood.verdict import Kind, Proof, Verdict
 
 LOSS_KEYS = ("val_loss", "loss", "best_val_loss")
 NO_LOSS_YET = 1e9
 """What nanoGPT, and so the bundled trainer, has for a loss before the first evaluation."""
+
+STILL_SEALED = "its SHA-256 is still the one that was sealed, though it was touched since"
+"""Why a snapshot is healthy that is no longer what its supervisor's seal is bound to, but holds the same bytes."""
 
 
 def verify_open(name: str, file: BinaryIO) -> Verdict:
@@ -47,19 +50,31 @@ def _judge_file(name: str, file: BinaryIO, identity: Identity) -> Verdict:
         return Verdict(Kind.TRUNCATED, Proof.STRUCTURE, "the file is empty", 0, step=step)
     seal = read_seal(name, identity)
     judged = _judge_sealed(file, size, seal) if isinstance(seal, Seal) else judge_unsealed(file, size)
+    if judged.kind is Kind.UNPROVEN and (former := read_former_seal(name, identity)) is not None:
+        judged = _judge_formerly_sealed(file, size, former) or judged
     reason = f"{judged.reason}; {seal.reason}" if isinstance(seal, SealDamaged) else judged.reason
     verdict = Verdict(judged.kind, judged.proof, reason, size, judged.sha256, step)
     return _with_contents(file, size, verdict, judged.top) if verdict.usable else verdict
 
 
 def _judge_sealed(file: BinaryIO, size: int, seal: Seal) -> Judgement:
-    digest = hashlib.sha256()
-    read_through(file.fileno(), size, digest.update)
-    found = digest.hexdigest()
+    found = _sha256(file, size)
     if seal.accepts(found):
         return Judgement(Kind.HEALTHY, Proof.SEAL, "its SHA-256 is the sealed one", found)
     kind, detail = name_damage(file, size)
     return Judgement(kind, Proof.SEAL, f"SHA-256 {found[:12]}… is not the sealed {seal.sha256[:12]}…{detail}", found)
+
+
+def _judge_formerly_sealed(file: BinaryIO, size: int, seal: Seal) -> Judgement | None:
+    """Proof that it holds what was sealed before it was touched, moved or copied; None when it does not."""
+    found = _sha256(file, size)
+    return Judgement(Kind.HEALTHY, Proof.SEAL, STILL_SEALED, found) if seal.accepts(found) else None
+
+
+def _sha256(file: BinaryIO, size: int) -> str:
+    digest = hashlib.sha256()
+    read_through(file.fileno(), size, digest.update)
+    return digest.hexdigest()
 
 
 def name_damage(file: BinaryIO, size: int) -> tuple[Kind, str]:

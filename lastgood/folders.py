@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 
 from lastgood import naming
 from lastgood.contract import STATE_DIR
-from lastgood.files import judge_unsealed, name_damage
+from lastgood.files import STILL_SEALED, judge_unsealed, name_damage
 from lastgood.formats import Judgement
 from lastgood.hashing import file_sha256
-from lastgood.seal import Identity, Manifest, Seal, SealDamaged, read_manifest, seal_path
+from lastgood.seal import Identity, Manifest, Seal, SealDamaged, read_former_seal, read_manifest, seal_path
 from lastgood.verdict import Kind, Proof, Verdict
 
 MAX_MEMBERS = 100_000  # files of one snapshot; a thousand ranks leave a few thousand
@@ -145,6 +145,8 @@ def _judge_members(folder: str, identity: Identity, found: list[Member]) -> Judg
     if isinstance(seal, Seal):
         return _judge_bound(folder, seal, found)
     judged = _judge_unlisted(folder, found)
+    if judged.kind is Kind.UNPROVEN and (former := read_former_seal(folder, identity)) is not None:
+        judged = _judge_formerly_sealed(folder, former, found) or judged
     return replace(judged, reason=f"{judged.reason}; {seal.reason}") if isinstance(seal, SealDamaged) else judged
 
 
@@ -180,6 +182,12 @@ def _judge_bound(folder: str, seal: Seal, found: list[Member]) -> Judgement:
     return Judgement(
         Kind.CORRUPT, Proof.SEAL, f"the SHA-256 of its files, {read[:12]}…, is not the sealed {seal.sha256[:12]}…", read
     )
+
+
+def _judge_formerly_sealed(folder: str, seal: Seal, found: list[Member]) -> Judgement | None:
+    """Proof that it holds what was sealed before it was touched, moved or copied; None when it does not."""
+    read = manifest_of(folder, found).sha256
+    return Judgement(Kind.HEALTHY, Proof.SEAL, STILL_SEALED, read) if seal.accepts(read) else None
 
 
 def _damage(path: str) -> tuple[Kind, str]:

@@ -6,7 +6,7 @@ The seal of a folder is such a list too, one line a file; the folder's own diges
 
 While a name is overwritten its seal also keeps the digest that is being replaced, as a comment, and either matches.
 Seals that a supervisor makes for other people's files live in `.lastgood/seals/`, bound to the file's identity: a file
-that changed since is a new arrival, and its old seal says nothing about it.
+that changed since is a new arrival, which its old seal can prove to hold the same bytes still, and never condemns.
 """
 
 import errno
@@ -236,11 +236,25 @@ def bound_seal_text(digest: str, identity: Identity) -> str:
 
 def read_bound_seal(snapshot: str | os.PathLike[str], identity: Identity) -> Seal | None:
     """A supervisor's seal, if there is one for exactly this identity. A damaged one counts as none."""
+    bound = _bound(snapshot)
+    return bound[1] if bound is not None and bound[0] == identity else None
+
+
+def read_former_seal(snapshot: str | os.PathLike[str], identity: Identity) -> Seal | None:
+    """A supervisor's seal of as many bytes by that name, whatever else changed since: a mode, a time, a copy of the folder.
+
+    Bytes that it accepts are those that were sealed; about others, which may be a new snapshot, it says nothing.
+    """
+    bound = _bound(snapshot)
+    return bound[1] if bound is not None and bound[0].size == identity.size else None
+
+
+def _bound(snapshot: str | os.PathLike[str]) -> tuple[Identity, Seal] | None:
+    """What the supervisor's seal of a snapshot says, and of which identity."""
     try:
         with open(bound_seal_path(snapshot), "rb", opener=regular) as file:
             found = json.loads(file.read(MAX_SEAL_BYTES))
-        bound = Identity(found["inode"], found["size"], found["mtime_ns"], found["ctime_ns"])
-        digest = str(found["sha256"])
+        identity = Identity(found["inode"], found["size"], found["mtime_ns"], found["ctime_ns"])
+        return identity, Seal(str(found["sha256"]))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    return Seal(digest) if bound == identity else None

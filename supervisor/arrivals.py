@@ -1,13 +1,17 @@
 """What goes on in a checkpoint directory before a snapshot is judged: saves under way, and what was seen to arrive."""
 
-from collections.abc import Callable
+import os
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from supervisor.core.events import SavingChanged
 from supervisor.leftovers import writers
+from supervisor.writing import writers_in_place
 
 Say = Callable[[str, dict[str, Any]], None]
+SEARCHES_APART_SECONDS = 1.0  # all of /proc is read each time
 Content = tuple[int, int, int]
 """What changes when the bytes of a file do."""
 
@@ -48,10 +52,18 @@ class Arrivals:
 
 
 class Saves:
-    """Saves under way in one directory, by the partials of living processes. For the judging thread."""
+    """Saves under way in one directory, by the partials of living processes, and rivals in them. For the judging thread."""
 
-    def __init__(self, folder: str, post: Callable[[SavingChanged], None], say: Say) -> None:
+    def __init__(
+        self,
+        folder: str,
+        post: Callable[[SavingChanged], None],
+        say: Say,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._folder = folder
+        self._clock = clock
+        self._search_at = 0.0
         self._post = post
         self._say = say
         self._saving = 0  # the incarnation of which a save was told, 0 while none is
@@ -60,13 +72,24 @@ class Saves:
     def are_written(self, incarnation: int) -> bool:
         """Whether somebody writes a snapshot now; that is told at once, and two who write the same once. Raises OSError."""
         found = writers(self._folder)
+        self._tell_rivals(found)
+        if found:
+            self.tell(incarnation, saving=True)
+        return bool(found)
+
+    def in_place(self, names: Collection[str]) -> None:
+        """Tell of two who write the same of these files, which have not settled. Who it is is looked for now and then."""
+        now = self._clock()
+        if names and now >= self._search_at:
+            self._search_at = now + SEARCHES_APART_SECONDS
+            found = writers_in_place(os.path.join(self._folder, name) for name in names)
+            self._tell_rivals({os.path.basename(path): pids for path, pids in found.items()})
+
+    def _tell_rivals(self, found: Mapping[str, frozenset[int]]) -> None:
         for name, pids in found.items():
             if len(pids) > 1 and pids not in self._rivals:
                 self._rivals.add(pids)
                 self._say("snapshot.two_writers", {"name": name, "pids": sorted(pids)})
-        if found:
-            self.tell(incarnation, saving=True)
-        return bool(found)
 
     def tell(self, incarnation: int, saving: bool) -> None:
         """Tell whether a save of that incarnation is under way, unless that is known."""

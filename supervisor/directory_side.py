@@ -75,7 +75,6 @@ class DirectorySide:
         """Called by the watcher's thread."""
         if name is not None and self._is_candidate(name.removesuffix(SEAL_SUFFIX)) is False:
             return
-
         is_seal = name is not None and name.endswith(SEAL_SUFFIX)
 
         def soon() -> None:
@@ -125,6 +124,7 @@ class DirectorySide:
                 raise FileNotFoundError(self._directory)
             written = self._saves.are_written(incarnation)
             told, again = self._verifier.look(hinted)
+            self._saves.in_place(self._verifier.unsettled)
             self._saves.tell(incarnation, written or again is not None)
             self._see_to_room(told)
             bad = [event for event in told if isinstance(event, e.SnapshotJudged) and _is_bad(event.rung)]

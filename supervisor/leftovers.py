@@ -3,7 +3,7 @@
 import os
 
 from lastgood.contract import SEAL_SUFFIX
-from lastgood.naming import partial_of
+from lastgood.naming import left_over, partial_of
 from supervisor.proc import was_there
 
 _DOUBT_SECONDS = 2.0  # by which the clock of a file server may be behind ours
@@ -17,6 +17,14 @@ def partials(folder: str) -> dict[str, bool]:
     with os.scandir(folder) as entries:
         found = [entry for entry in entries if partial_of(entry.name) is not None]
     return {entry.name: _is_abandoned(entry) for entry in found}
+
+
+def temporary(folder: str) -> int:
+    """How many files and folders have names of what is not whole, whoever gave them; a save under way may be among them.
+
+    Raises OSError.
+    """
+    return sum(map(left_over, os.listdir(folder)))
 
 
 def writers(folder: str) -> dict[str, frozenset[int]]:

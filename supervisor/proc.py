@@ -69,7 +69,7 @@ def stat_of(pid: int) -> Stat | None:
 
 def snapshot() -> dict[int, Stat]:
     """Every process that can be seen, zombies too, in one pass over /proc."""
-    found = (stat_of(pid) for pid in _pids())
+    found = (stat_of(pid) for pid in pids())
     return {stat.pid: stat for stat in found if stat is not None}
 
 
@@ -163,7 +163,8 @@ def _reaped(pid: int) -> bool:
         return False
 
 
-def _pids() -> Iterator[int]:
+def pids() -> Iterator[int]:
+    """Every process that can be seen, by number."""
     return (int(name) for name in os.listdir("/proc") if name.isdigit())
 
 

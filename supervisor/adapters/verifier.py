@@ -66,7 +66,7 @@ class Verifier:
         self._ledger = Ledger(checkpoint_dir, writable=True)
         self._told: dict[str, _Told] = {}
         self._unreadable: set[str] = set()  # names told as such: that says nothing of the bytes, and may pass
-        self._unsettled: dict[str, Unsettled] = {}
+        self.unsettled: dict[str, Unsettled] = {}  # what may still be written, as of the last look
         self.arrivals = Arrivals()
         self._on_trust: set[str] = set()  # names whose bytes the last look at the ladder did not read
 
@@ -87,7 +87,7 @@ class Verifier:
         arrived = frozenset(rung.name for rung, seal in judged if self._is_news(rung, seal))
         for rung, seal in judged:
             self._remember(rung, seal)
-        self._unsettled.clear()
+        self.unsettled.clear()
         return LadderJudged(tuple(_fact(rung, rung.name in self._on_trust) for rung in rungs), held, arrived)
 
     def _down(self, passing: Collection[str], above: int | None) -> list[Rung]:
@@ -162,14 +162,14 @@ class Verifier:
             rung = rungs.pop()  # the oldest first, and of ten thousand none is held longer than it is looked at
             known = self._is_known(rung)
             if known and rung.name not in self._unreadable and not self._has_new_seal(rung):
-                self._unsettled.pop(rung.name, None)
+                self.unsettled.pop(rung.name, None)
                 continue
             if not known:
                 self.arrivals.seen(rung.name, rung.step)
             if (known or self._is_settled(rung, hinted)) and (judged := self._judge_arrival(rung, known)) is not None:
                 told.append(judged)
         told.sort(key=_is_good_news)
-        return told, self._settle_seconds if self._unsettled else None
+        return told, self._settle_seconds if self.unsettled else None
 
     def _is_known(self, rung: Rung) -> bool:
         """Whether its bytes are those that were told."""
@@ -197,7 +197,7 @@ class Verifier:
     def _forget_gone(self, rungs: list[Rung]) -> list[str]:
         """Names told and no longer there. A seal that was made for one of them is for a file that nobody has any more."""
         present = {rung.name for rung in rungs}
-        self._unsettled = {name: one for name, one in self._unsettled.items() if name in present}
+        self.unsettled = {name: one for name, one in self.unsettled.items() if name in present}
         gone = [name for name in self._told if name not in present]
         for name in gone:
             del self._told[name]
@@ -219,12 +219,12 @@ class Verifier:
         if os.path.exists(seal_path(rung.where)) or rung.name in hinted:
             return True
         now = self._clock()
-        waiting = self._unsettled.get(rung.name)
+        waiting = self.unsettled.get(rung.name)
         if waiting is None or waiting.content != _content(rung):
             age = time.time() - rung.mtime_ns / 1e9
             if waiting is None and age > max(self._settle_seconds, 60.0):
                 return True  # it was there long before anybody looked
-            self._unsettled[rung.name] = Unsettled(_content(rung), now)
+            self.unsettled[rung.name] = Unsettled(_content(rung), now)
             return False
         return now - waiting.still_since >= self._settle_seconds
 
@@ -241,7 +241,7 @@ class Verifier:
         same = known and _worth(verdict) == _worth(self._told[rung.name].verdict)
         if not same and not verdict.proven and not self._has_settled(rung, verdict.kind, known):
             return None
-        self._unsettled.pop(rung.name, None)
+        self.unsettled.pop(rung.name, None)
         self._remember(judged, seal)
         return None if same else SnapshotJudged(_fact(judged))
 
@@ -252,9 +252,9 @@ class Verifier:
         """
         sealed = not known and os.path.exists(seal_path(rung.where))
         now = self._clock()
-        waiting = self._unsettled.get(rung.name)
+        waiting = self.unsettled.get(rung.name)
         if kind is Kind.INCOMPLETE or waiting is None or waiting.content != _content(rung):
-            self._unsettled[rung.name] = Unsettled(_content(rung), now)
+            self.unsettled[rung.name] = Unsettled(_content(rung), now)
             return sealed and kind is not Kind.INCOMPLETE
         return sealed or now - waiting.still_since >= self._settle_seconds
 

@@ -125,12 +125,13 @@ class Injector:
             if not send_signal(trainer, signal.SIGSTOP):
                 raise TooLateError
             self._until(lambda: _stands_still(trainer))  # noqa: B023 - used up before the next round
-            if self._partials():
+            if unfinished := self._partials():
                 break
             send_signal(trainer, signal.SIGCONT)
-        self._kill(done, trainer)
-        left = self._partials()
-        done.proof = f"{left[0]} was left half written" if left else ""
+        self._kill(
+            done, trainer
+        )  # still stopped; after its death the supervisor may sweep the partial before anyone looks
+        done.proof = f"process {trainer.pid} was stopped with {unfinished[0]} half written, and is dead"
 
     def _partials(self) -> list[str]:
         """Data, not seals, that is being written."""

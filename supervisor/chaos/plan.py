@@ -11,7 +11,7 @@ class FaultKind(StrEnum):
     KILL = "kill"
     """SIGKILL to the trainer."""
     KILL_WHILE_SAVING = "kill-while-saving"
-    """SIGKILL while a snapshot is half written, proven by the partial that is left."""
+    """SIGKILL while a snapshot is half written, proven by the partial of a stopped process."""
     TRUNCATE = "truncate"
     """SIGKILL, and the newest snapshot is cut in half while the trainer is dead."""
 

@@ -47,6 +47,8 @@ def status(
         typer.echo(f"{'failure':<14} {found['failure']}")
     for key, words in in_words(Goodput(**found["goodput"])):
         typer.echo(f"{key:<14} {words}")
+    if found["temporary"]:
+        typer.echo(f"{'temporary':<14} {found['temporary']} unfinished files or folders; they are never resumed from")
     alive = (
         f"process {found['supervisor_pid']}" if found["supervised"] else "nobody; the above is from the last supervisor"
     )
@@ -60,6 +62,7 @@ def _plain(value: Any) -> str:
 
 def read(directory: str) -> dict[str, Any]:
     """The last summary with `supervised` and `goodput` as they are now. Raises UsageError when DIR has none."""
+    from supervisor import leftovers
     from supervisor.adapters import statefile
 
     try:
@@ -79,4 +82,9 @@ def read(directory: str) -> dict[str, Any]:
     accounting = Accounting(directory)
     accounting.read()
     goodput = dataclasses.asdict(accounting.goodput(found, supervised, time.time()))
-    return {**found, "wanted": statefile.read_wanted(directory), "supervised": supervised, "goodput": goodput}
+    try:
+        temporary = leftovers.temporary(directory)
+    except OSError:
+        temporary = None
+    now = {"wanted": statefile.read_wanted(directory), "supervised": supervised, "temporary": temporary}
+    return {**found, **now, "goodput": goodput}

@@ -689,6 +689,20 @@ def test_a_seal_is_for_the_bytes_it_was_made_for(
     assert [("step_5.pt", "intact")] == settled(verifier, clock)
 
 
+@pytest.mark.parametrize("touch", [lambda path: path.chmod(0o600), os.utime], ids=["mode", "time"])
+def test_a_sealed_snapshot_of_no_known_format_stays_proven_when_it_is_touched(
+    verifier: Verifier, clock: Clock, tmp_path: Path, touch: Callable[[Path], None]
+) -> None:
+    """Its bytes are read again, and the digest that was kept is theirs."""
+    path = tmp_path / "step_5.ckpt"
+    path.write_bytes(os.urandom(3000))
+    assert [("step_5.ckpt", "unproven")] == settled(verifier, clock)
+    assert None is not verifier.seal("step_5.ckpt")
+    touch(path)
+
+    assert [("step_5.ckpt", "healthy")] == ladder(verifier)[0]
+
+
 def test_what_was_never_told_or_changed_since_is_not_sealed(
     verifier: Verifier, clock: Clock, tmp_path: Path, make_zip: MakeSnapshot
 ) -> None:

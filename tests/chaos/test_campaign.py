@@ -31,7 +31,7 @@ def test_a_campaign_passes_and_shows_what_was_chosen(bench: Bench) -> None:
     done = bench.lastgood("chaos", "run.yaml", "--seed", "3", timeout=200)
 
     assert 0 == done.returncode, done.stdout + done.stderr
-    for words in ("kill-while-saving", "was left half written", "truncate", "steps compared: 120", "PASSED"):
+    for words in ("kill-while-saving", "half written, and is dead", "truncate", "steps compared: 120", "PASSED"):
         assert words in done.stdout
     assert "largest difference in loss: 0.0\nweights identical: yes\n" in done.stdout
     survivor = bench.folder / "out" / "chaos" / "small-seed3" / "survivor"

@@ -303,6 +303,22 @@ def test_every_file_of_a_supervisor_follows_the_umask(bench: Bench, mask: int) -
     assert {(True, 0o777 & ~mask), (False, 0o666 & ~mask)} == modes
 
 
+def test_what_killed_writers_left_is_counted_in_status(bench: Bench) -> None:
+    """C30: never resumed from, never removed, and told."""
+    bench.directory.mkdir()
+    left = ["300.orbax-checkpoint-tmp-0", "tmp-checkpoint-300"]
+    for name in left:
+        (bench.directory / name).mkdir()
+    (bench.directory / "step_300.pt.tmp").write_bytes(b"half")
+    assert 0 == bench.run(sets=("run.final_step=20",))
+
+    assert 3 == json.loads(bench.lastgood("status", "checkpoints", "--json").stdout)["temporary"]
+    words = "temporary      3 unfinished files or folders; they are never resumed from\n"
+    assert words in bench.lastgood("status", "checkpoints").stdout
+    assert {*left, "step_300.pt.tmp"} == {one.name for one in bench.directory.iterdir() if "300" in one.name}
+    assert ["0"] == bench.starts()
+
+
 def test_the_lock_file_of_a_killed_supervisor_keeps_nobody_out(bench: Bench) -> None:
     """What is held is a lock of the kernel's; the file that a SIGKILL leaves says nothing."""
     process = bench.start(*bench.command("--steps=10000"))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import Bench, until
+from tests.bench import Bench, marked, until
 from tests.conftest import flip_bit
 from tests.crash import disks
 from tests.crash.conftest import give_up
@@ -81,14 +81,53 @@ sys.exit("cannot go on")
 def test_the_starts_of_a_crash_loop_come_ever_more_slowly(
     bench: Bench, progress: int, status: int, apart: list[float]
 ) -> None:
-    """Dying at once, or after progress: a second, two, four, a fifth less at most, and then the run ends."""
+    """Dying at once, or after progress: a second, two, four, a fifth less at most, then the run ends; fifteen times each."""
     text = DYING.replace("FOLDER", repr(str(Path(__file__).parents[1]))).replace("PROGRESS", str(progress))
-    words = scripted(bench, text, "restarts.backoff_seconds=[1,300]")
+    loops = [Bench(bench.folder / f"loop{number}") for number in range(15)]
+    for loop in loops:
+        loop.folder.mkdir()
+        bench.started.append(loop.start(*scripted(loop, text, "restarts.backoff_seconds=[1,300]")))
 
-    assert status == bench.lastgood(*words).returncode
-    times = [float(line) for line in (bench.folder / "started.txt").read_text().split()]
-    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
-    assert [] == [gap for gap, least in zip(gaps, apart, strict=True) if not least <= gap < least / 0.8 + 2.0]
+    assert [status] * 15 == [process.wait(90) for process in bench.started]
+    for loop in loops:
+        times = [float(line) for line in (loop.folder / "started.txt").read_text().split()]
+        gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+        assert [] == [gap for gap, least in zip(gaps, apart, strict=True) if not least <= gap < least / 0.8 + 3.0]
+        assert [] == [times for first, sixth in zip(times, times[5:], strict=False) if sixth - first < 10.0]
+
+
+LEAVING = """
+import os, sys, time
+sys.path.insert(0, FOLDER)
+from small_trainer import fork_sleepers, save
+folder, resumed = os.environ["LASTGOOD_CHECKPOINT_DIR"], os.environ.get("LASTGOOD_RESUME_FROM", "")
+step = int(os.path.basename(resumed)[5:-3]) if resumed else 0
+mine = f"LASTGOOD_CHECKPOINT_DIR={folder}".encode()
+def environment(pid):
+    try:
+        return open(f"/proc/{pid}/environ", "rb").read().split(b"\\0")
+    except OSError:
+        return []
+others = [pid for pid in os.listdir("/proc") if pid.isdigit() and int(pid) != os.getpid() and mine in environment(pid)]
+with open("others.txt", "a") as file:
+    file.write(f"{len(others)}\\n")
+print("step", step + 1, flush=True)
+save(folder, step + 1)
+if step + 1 < 51:
+    fork_sleepers(detached=True)
+    os._exit(9)
+"""
+
+
+@pytest.mark.heavy
+def test_fifty_times_nothing_that_a_dead_trainer_left_sees_the_next_one(bench: Bench) -> None:
+    """Grandchildren in sessions of their own, left at each of fifty deaths: every start finds itself alone."""
+    text = LEAVING.replace("FOLDER", repr(str(Path(__file__).parents[1])))
+    assert 0 == bench.lastgood(*scripted(bench, text, "run.final_step=51"), timeout=110).returncode
+
+    assert ["0"] * 51 == (bench.folder / "others.txt").read_text().split()
+    assert 50 == len([one for one in bench.records("trainer.exited") if one["cause"] == "crashed"])
+    assert [] == marked(bench.folder)
 
 
 TALKING = """

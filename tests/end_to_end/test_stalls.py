@@ -1,6 +1,7 @@
 """A trainer that lives and does nothing is told apart from one that saves or says nothing, and leaves evidence."""
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -146,6 +147,25 @@ def test_two_processes_that_write_the_same_snapshot_are_told_once(bench: Bench) 
         told["pids"],
     )
     assert 1 == len(bench.records("snapshot.two_writers"))
+
+
+def test_two_processes_that_write_one_file_in_place_are_told_once(bench: Bench) -> None:
+    """No name tells of it: each has the file open, as a second trainer would that was started by hand in the same folder."""
+    process = bench.start(*bench.command("--steps=10000"))
+    bench.wait_for("trainer.progressed")
+    writes = "import sys, time; file = open(sys.argv[1], 'ab')\nwhile True: file.write(b'x' * 999); file.flush(); time.sleep(.05)"
+    rivals = [subprocess.Popen([sys.executable, "-c", writes, str(bench.directory / "step_7.pt")]) for _ in range(2)]
+    try:
+        told = bench.wait_for("snapshot.two_writers")
+        time.sleep(2)
+    finally:
+        for rival in rivals:
+            rival.kill()
+            rival.wait()
+
+    assert ("step_7.pt", sorted(rival.pid for rival in rivals)) == (told["name"], told["pids"])
+    assert 1 == len(bench.records("snapshot.two_writers"))
+    assert None is process.poll()
 
 
 def test_an_arrival_is_told_before_its_verdict(bench: Bench) -> None:

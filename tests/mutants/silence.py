@@ -7,6 +7,14 @@ EVIDENCE = "tests/adapters/test_evidence.py"
 
 SILENCE = [
     Mutant(
+        "workers of the one who saves are taken for rivals",
+        "supervisor/writing.py",
+        "if not _inherited(pid, holders, parents)}",
+        "}",
+        ("tests/supervisor/test_writing.py::test_a_worker_of_one_who_writes_on_is_no_rival",),
+        "A DataLoader that forks in a save would alarm people about a second trainer that is not there.",
+    ),
+    Mutant(
         "a save is taken for silence",
         "supervisor/core/stall.py",
         "    if life.saving:\n",

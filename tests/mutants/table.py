@@ -693,8 +693,8 @@ SEALS = [
     Mutant(
         "a supervisor's seal for any file of that name",
         "lastgood/seal.py",
-        "    return Seal(digest) if bound == identity else None\n",
-        "    return Seal(digest)\n",
+        "    return bound[1] if bound is not None and bound[0] == identity else None\n",
+        "    return bound[1] if bound is not None else None\n",
         (f"{JUDGING}::test_a_supervisors_seal_counts_only_for_the_identity_it_was_made_for",),
         "A file saved anew under its name would be condemned by the seal of the one before.",
     ),

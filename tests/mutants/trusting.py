@@ -40,6 +40,14 @@ TRUSTING = [
         "Another file under the same name would be resumed from unread.",
     ),
     Mutant(
+        "an old seal proves whatever has its name",
+        "lastgood/files.py",
+        "    return Judgement(Kind.HEALTHY, Proof.SEAL, STILL_SEALED, found) if seal.accepts(found) else None\n",
+        "    return Judgement(Kind.HEALTHY, Proof.SEAL, STILL_SEALED, found)\n",
+        ("tests/library/test_bound_seals.py::test_other_bytes_under_a_supervisors_seal_are_a_new_arrival",),
+        "The next snapshot in the same file, cut or not, would be proven.",
+    ),
+    Mutant(
         "a decision is carried out whatever it breaks",
         "supervisor/core/machine.py",
         "    if found := invariants.broken(state, event, after, commands):",

@@ -2,12 +2,13 @@
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from supervisor import arrivals
 from supervisor.arrivals import Arrivals, Saves
 from supervisor.core.events import SavingChanged
 from supervisor.leftovers import writers
@@ -32,9 +33,15 @@ class Told:
     """A watch over a folder, and what it told."""
 
     def __init__(self, folder: Path) -> None:
+        self.now = 100.0
         self.events: list[SavingChanged] = []
         self.records: list[tuple[str, dict[str, Any]]] = []
-        self.saves = Saves(str(folder), self.events.append, lambda event, fields: self.records.append((event, fields)))
+        self.saves = Saves(
+            str(folder),
+            self.events.append,
+            lambda event, fields: self.records.append((event, fields)),
+            lambda: self.now,
+        )
 
 
 def test_the_living_writers_of_a_folder_are_found_by_their_partials(tmp_path: Path, other: int) -> None:
@@ -84,6 +91,27 @@ def test_two_who_write_the_same_are_told_once(tmp_path: Path, other: int) -> Non
     assert 1 == len(told.records)
     event, fields = told.records[0]
     assert ("snapshot.two_writers", sorted([other, second])) == (event, fields["pids"])
+
+
+def test_two_who_write_one_file_in_place_are_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looked for while a file has not settled, and at most once a second, since all of /proc is read for it."""
+    told, searched = Told(tmp_path), []
+    holders = frozenset({11})
+
+    def search(paths: Iterable[str]) -> dict[str, frozenset[int]]:
+        searched.append(told.now)
+        return dict.fromkeys(paths, holders)
+
+    monkeypatch.setattr(arrivals, "writers_in_place", search)
+    told.saves.in_place([])
+    for told.now in (100.0, 100.5, 101.0):
+        told.saves.in_place(["ckpt.pt"])
+    assert ([100.0, 101.0], []) == (searched, told.records)
+
+    holders = frozenset({11, 7})
+    for told.now in (102.0, 103.0):
+        told.saves.in_place(["ckpt.pt"])
+    assert [("snapshot.two_writers", {"name": "ckpt.pt", "pids": [7, 11]})] == told.records
 
 
 def test_an_arrival_is_told_once_until_it_was_judged() -> None:

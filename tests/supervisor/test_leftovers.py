@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.leftovers import partials
+from supervisor.leftovers import partials, temporary
 from supervisor.proc import was_there
 
 
@@ -99,3 +99,16 @@ def test_a_partial_that_is_just_renamed_is_nobodys_leftover(tmp_path: Path, dead
         found = partials(str(tmp_path))
 
     assert {path.name: False} == found
+
+
+def test_what_is_not_whole_is_counted_and_left_alone(tmp_path: Path, dead: int) -> None:
+    """C30: temporary names of any framework, ours and hidden ones; not the state folder, nor hidden files that count nothing."""
+    left = ("step_300.pt.tmp", ".step_300.pt.swp", ".step_300.pt.aB3dE9", name_of(dead))
+    for name in (*left, "step_200.pt", ".gitignore", "metrics.jsonl"):
+        (tmp_path / name).touch()
+    for name in ("tmp-checkpoint-300", "300.orbax-checkpoint-tmp-0", ".lastgood", ".cache"):
+        (tmp_path / name).mkdir()
+    before = set(os.listdir(tmp_path))
+
+    assert 6 == temporary(str(tmp_path))
+    assert before == set(os.listdir(tmp_path))
