@@ -2,9 +2,6 @@
 
 A disk on which a sync takes seconds holds up what waits for it, which is the start of a trainer and the supervisor's own end;
 it holds up neither the loop nor a stop. Of several memories that wait only the newest is written.
-
-Storage that does not answer at all holds up the loop where that reads for itself: the trainer's notes, when it tells a step,
-saves or dies and at each rescan; the announced faults, at its death; and the wish, when it has been changed.
 """
 
 import time

@@ -9,16 +9,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from lastgood import contract
-from supervisor import faults, launch, stalled, supervisors
+from supervisor import launch, stalled, supervisors
 from supervisor.adapters import cgroup, tree
 from supervisor.adapters.heartbeat import Heartbeat
-from supervisor.adapters.notes import Note, Notes
+from supervisor.adapters.notes import Note
 from supervisor.adapters.output import OutputDrain
 from supervisor.adapters.process import Child, Exit
 from supervisor.core import events as e
 from supervisor.mailbox import Mailbox, Worker
 from supervisor.proc import Identity, is_alive, reap_orphans, snapshot
 from supervisor.settings import Settings
+from supervisor.small_files import SmallFiles
 
 SWEEP_SECONDS = 10.0  # a killed process of 100 GB needs a few seconds to give its memory back
 LAST_WORDS_SECONDS = 0.05  # how long the end of a dead trainer's pipe is waited for: its own words are in there by now,
@@ -56,7 +57,7 @@ class TrainerSide:
         self._drain: OutputDrain | None = None
         self._pre_start: _PreStart | None = None
         self._heartbeat: Heartbeat | None = None
-        self._notes = Notes(launch.notes_file(directory))
+        self._files = SmallFiles(directory)
         self._asked: list[Identity] = []
         self._born_before = _children()
         self.own: Callable[[], tuple[int, ...]] = tuple
@@ -97,7 +98,7 @@ class TrainerSide:
         """Start an incarnation; tells TrainerSpawned or SpawnFailed."""
         argv = launch.arguments(self.settings, self._directory, snapshot)
         env = launch.environment(self.settings, self._directory, self._run_id, incarnation, snapshot, os.environ, skip)
-        self._notes.begin(incarnation)
+        self._files.begin(incarnation)
         self._incarnation = incarnation
         if not self.settings.trainer.pre_start:
             self._start(argv, env)
@@ -157,7 +158,7 @@ class TrainerSide:
 
     def noted(self) -> list[Note]:
         """What the trainer has noted since this was last asked."""
-        return self._notes.take()
+        return self._files.noted()
 
     def ask_to_stop(self) -> None:
         """SIGTERM to the leader, and through a shell to what it runs."""
@@ -182,7 +183,7 @@ class TrainerSide:
         lines = self._last_lines()
         child.close()
         self._child = None
-        fault = faults.aimed_at(self._directory, child.identity)
+        fault = self._files.fault_against(child.identity)
         if fault is not None:
             self._say("fault.injected", {"fault": fault.id, "kind": fault.kind, "target": str(child.identity.pid)})
         known = None if fault is None else fault.id

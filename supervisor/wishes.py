@@ -9,6 +9,9 @@ from typing import Any
 
 from supervisor.adapters import statefile
 from supervisor.core import events as e
+from supervisor.patience import Act, Patient
+
+STORAGE_SECONDS = 2.0  # how long it is waited for; the loop has more to do than to hear a wish
 
 WISHES: dict[str, e.Event] = {
     "run": e.ResumeRequested(),
@@ -24,6 +27,7 @@ class Wishes:
         self, directory: str, say: Callable[[str, dict[str, Any]], None], step: Callable[[e.Event], None]
     ) -> None:
         self._directory = directory
+        self._storage = Patient("wish", STORAGE_SECONDS)
         self._say = say
         self._step = step
         self._waits = False  # a wish is there that could not be read
@@ -58,18 +62,32 @@ class Wishes:
             self.read()
 
     def _look(self) -> str | None:
-        try:
-            wanted = statefile.wanted_in(self._directory)
-        except OSError as error:
+        wanted: list[str | None] = []
+        trouble = self._try(lambda: wanted.append(statefile.wanted_in(self._directory)))
+        if trouble is not None:
             if not self._waits:
-                self._say("wish.unreadable", {"reason": f"{error.strerror or error}"})
+                self._say("wish.unreadable", {"reason": trouble})
             self._waits = True
             return None
         self._waits = False
-        return wanted
+        return wanted[0]
 
     def _go_on(self) -> None:
-        try:
-            statefile.settle_wanted(self._directory, "run")
-        except OSError as error:
-            self._say("memory.not_saved", {"reason": f"{error.strerror or error}"})
+        trouble = self._try(lambda: statefile.settle_wanted(self._directory, "run"))
+        if trouble is not None:
+            self._say("memory.not_saved", {"reason": trouble})
+
+    def _try(self, act: Act) -> str | None:
+        """Do what storage may hold up; returns what is in the way, None when it is done."""
+        told: list[str | None] = []
+
+        def work() -> None:
+            try:
+                act()
+            except OSError as error:
+                told.append(f"{error.strerror or error}")
+            else:
+                told.append(None)
+
+        self._storage.do(work)
+        return told[0] if told else "the storage does not answer"

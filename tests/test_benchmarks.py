@@ -261,6 +261,7 @@ def benchmarks(*words: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
+@pytest.mark.heavy
 def test_every_row_runs_from_end_to_end_and_leaves_nothing_but_its_figures(tmp_path: Path) -> None:
     """One table on standard output, one file, and the folder as empty as it was."""
     folder = ROOT / "out" / "bench" / "of-a-test"

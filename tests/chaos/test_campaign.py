@@ -24,6 +24,7 @@ def wrote_config(bench: Bench) -> None:
     (bench.folder / "run.yaml").write_text(CONFIG.format(root=ROOT))
 
 
+@pytest.mark.heavy
 @pytest.mark.timeout(240)
 def test_a_campaign_passes_and_shows_what_was_chosen(bench: Bench) -> None:
     """Three kills, one of them in a save, and a truncation: the survivor equals the baseline bit for bit."""
@@ -39,6 +40,7 @@ def test_a_campaign_passes_and_shows_what_was_chosen(bench: Bench) -> None:
     assert 4 == len([r for r in causes if r["event"] == "trainer.exited" and r["cause"] == "chaos"])
 
 
+@pytest.mark.heavy
 @pytest.mark.timeout(240)
 def test_a_supervisor_killed_in_mid_run_loses_nothing(bench: Bench) -> None:
     """SIGKILL of the supervisor: the next `run` ends what is left, resumes, and completes with the losses of an unbroken run."""

@@ -158,6 +158,10 @@ class Promises:
         if not kept:
             raise BrokenError(promise, detail)
 
+    def wish_is_late(self) -> None:
+        """The storage does not tell a supervisor what is wanted, which may be a pause."""
+        self._may_pause = True
+
     # -- a supervisor's life ------------------------------------------------------------------------------------------
 
     def began(self, allow_fresh: bool) -> None:

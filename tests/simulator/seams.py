@@ -28,7 +28,9 @@ from supervisor import (
     overdue,
     reloading,
     runtime,
+    small_files,
     trainer_side,
+    wishes,
 )
 from supervisor.adapters import statefile, verifier
 from supervisor.adapters.process import Exit
@@ -43,6 +45,7 @@ from tests.simulator.promises import BrokenError
 from tests.simulator.world import World
 
 LATENCY_SECONDS = 0.2  # of what is done in another thread
+SILENT_SHARE = 0.2  # of reads of small files that are not answered in time while the storage is slow
 SLOW_SECONDS = 60.0  # of what is done there while the storage is slow
 EAGAIN = 11
 LINE_DELAY_SECONDS = 0.1  # lines that are still in the pipe
@@ -95,6 +98,7 @@ def _loop(world: World) -> Seams:
         (memory_side, {"time": clock, "Worker": made}),
         (overdue, {"time": clock}),
         (reloading, {"Worker": made}),
+        (wishes, {"Patient": partial(Patient, world)}),
         (
             forerunner,
             {
@@ -119,7 +123,6 @@ def _trainers(world: World) -> Seams:
                 "select": SimpleNamespace(poll=partial(Poll, world), POLLIN=select.POLLIN),
                 "Child": SimpleNamespace(spawn=partial(_spawn, world)),
                 "OutputDrain": partial(Drain, world),
-                "Notes": partial(Notes, world),
                 "Heartbeat": partial(Heartbeat, world),
                 "Worker": made,
                 "tree": SimpleNamespace(sweep=partial(_sweep, world), members=partial(_members, world)),
@@ -132,12 +135,19 @@ def _trainers(world: World) -> Seams:
                 ),
                 "reap_orphans": lambda keep: world.point("reap"),
                 "snapshot": dict,
-                "faults": SimpleNamespace(aimed_at=partial(_aimed_at, world)),
                 "supervisors": SimpleNamespace(cgroups_of=lambda pid: "", unit_in=lambda cgroups: None),
                 "cgroup": SimpleNamespace(
                     TrainerGroup=SimpleNamespace(made=lambda directory, is_service: None),
                     OomCounter=partial(OomCounter, world),
                 ),
+            },
+        ),
+        (
+            small_files,
+            {
+                "Notes": partial(Notes, world),
+                "Patient": partial(Patient, world),
+                "faults": SimpleNamespace(aimed_at=partial(_aimed_at, world)),
             },
         ),
     ]
@@ -171,7 +181,7 @@ def _directory(world: World) -> Seams:
                 "gpu": SimpleNamespace(Gpus=partial(Gpus, world)),
             },
         ),
-        (arrivals, {"writers": disk.writers}),
+        (arrivals, {"writers": disk.writers, "writers_in_place": lambda paths: {}}),
     ]
 
 
@@ -501,6 +511,34 @@ class Worker:
             if must:
                 self._do(work)
         self._world.point("close worker")
+
+
+class Patient:
+    """The other thread for small files: it answers at once, or when nobody waits any more, in order."""
+
+    def __init__(self, world: World, name: str, patience_seconds: float) -> None:
+        self._world = world
+        self._name = name
+        self._supervisor = world.supervisor
+        self._late: deque[Callable[[], None]] = deque()
+
+    def do(self, act: Callable[[], None]) -> bool:
+        world = self._world
+        world.point("small file")
+        if self._late or (world.now < world.disk.slow_until and world.random.random() < SILENT_SHARE):
+            self._late.append(act)
+            if len(self._late) == 1:
+                world.meet("small-file-late")
+                if self._name == "wish":
+                    world.promises.wish_is_late()
+                world.after(SLOW_SECONDS * world.random.random(), self._catch_up)
+        else:
+            act()
+        return True
+
+    def _catch_up(self) -> None:
+        while self._late and not self._world.dead and self._supervisor == self._world.supervisor:
+            self._late.popleft()()
 
 
 class Watcher:

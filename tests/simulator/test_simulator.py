@@ -15,7 +15,7 @@ from tests.simulator.promises import PROMISES
 LIVES = 2_000
 BLOCKS = 4
 MET_MIN = 2  # times that a block must have met each kind of fault
-MUTANT_SEEDS_MAX = 1200
+MUTANT_SEEDS_MAX = 3000
 ROOT = Path(__file__).parents[2]
 
 
@@ -38,7 +38,7 @@ def test_no_promise_is_broken_in_thousands_of_lives(block: int) -> None:
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_broken_product_is_noticed(name: str) -> None:
-    """Each way in which the core or the runtime was broken on purpose breaks a promise within some hundred lives."""
+    """Each way in which the core or the runtime was broken on purpose breaks a promise within three thousand lives."""
     broken = (live(seed, MUTANTS[name]()).broken for seed in range(MUTANT_SEEDS_MAX))
     found = next(filter(None, broken), "none")
 

@@ -2,14 +2,18 @@
 
 import errno
 import os
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from supervisor import wishes
 from supervisor.adapters import statefile
 from supervisor.core import events as e
 from supervisor.wishes import Wishes
+from tests.bench import until
 
 
 class Desk:
@@ -18,6 +22,8 @@ class Desk:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = str(folder)
         self.error: int | None = None
+        self.answers = threading.Event()
+        self.answers.set()
         self.said: list[tuple[str, dict[str, Any]]] = []
         self.stepped: list[e.Event] = []
         (folder / ".lastgood").mkdir()
@@ -26,6 +32,7 @@ class Desk:
         self.wishes = Wishes(self.folder, lambda event, fields: self.said.append((event, fields)), self.stepped.append)
 
     def _wanted_in(self, directory: str) -> str | None:
+        assert self.answers.wait(30)
         if self.error is not None:
             raise OSError(self.error, os.strerror(self.error))
         return self._real(directory)
@@ -93,3 +100,23 @@ def test_a_wish_told_later_that_cannot_be_read_is_asked_for_again(desk: Desk) ->
     desk.wishes.read_again()
 
     assert ([e.StopRequested(15)], "stop") == (desk.stepped, desk.wanted)
+
+
+def test_storage_that_does_not_answer_holds_nobody_up(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waited for once and for a moment, at the start as later; what it tells in the end counts."""
+    statefile.write_wanted(desk.folder, "stop")
+    monkeypatch.setattr(wishes, "STORAGE_SECONDS", 0.2)
+    held = Wishes(desk.folder, lambda event, fields: desk.said.append((event, fields)), desk.stepped.append)
+    desk.answers.clear()
+    began = time.monotonic()
+    assert "pause" == held.begin()
+    for _ in range(5):
+        held.read()
+    took = time.monotonic() - began
+    assert [] == desk.stepped
+    desk.answers.set()
+    until(lambda: held.read_again() or desk.stepped)
+
+    assert 0.2 <= took < 5.0
+    assert [("wish.unreadable", {"reason": "the storage does not answer"})] == desk.said
+    assert ([e.ResumeRequested()], "run") == (desk.stepped, desk.wanted)

@@ -1,0 +1,38 @@
+"""What the loop reads about a trainer from small files in the directory: its notes, and the faults announced against it.
+
+Storage that does not answer holds up the loop for a moment at most, and once only.
+"""
+
+from supervisor import faults, launch
+from supervisor.adapters.notes import Note, Notes
+from supervisor.patience import Patient
+from supervisor.proc import Identity
+
+READ_SECONDS = 2.0
+
+
+class SmallFiles:
+    """One directory's. Methods are for the loop's thread."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._notes = Notes(launch.notes_file(directory))
+        self._noted: list[Note] = []
+        self._storage = Patient("notes", READ_SECONDS)
+
+    def begin(self, incarnation: int) -> None:
+        """What is noted from now on is of this incarnation."""
+        self._storage.do(lambda: self._notes.begin(incarnation))
+
+    def noted(self) -> list[Note]:
+        """What the trainer has noted since this was last asked. What is not told in time comes with a later one."""
+        self._storage.do(lambda: self._noted.extend(self._notes.take()))
+        count = len(self._noted)  # more may be coming
+        noted, self._noted[:count] = self._noted[:count], []
+        return noted
+
+    def fault_against(self, target: Identity) -> faults.Fault | None:
+        """The fault that was announced against a process; none when that is not told in time."""
+        found: list[faults.Fault | None] = []
+        self._storage.do(lambda: found.append(faults.aimed_at(self._directory, target)))
+        return found[0] if found else None

@@ -1,0 +1,69 @@
+"""Small files about a trainer are read in time or not at all, and nothing in them is lost for that."""
+
+import json
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from lastgood.contract import NOTE_ENDING, STATE_DIR
+from supervisor import faults, launch, small_files
+from supervisor.adapters import notes
+from supervisor.core.events import EndingNoted
+from supervisor.faults import Fault
+from supervisor.proc import Identity
+from supervisor.small_files import SmallFiles
+from tests.bench import until
+
+
+@pytest.fixture
+def storage(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set while the storage answers; what is waited for is short here."""
+    answers = threading.Event()
+    answers.set()
+    real = notes.os.stat
+
+    class Slow:
+        """The system, on which a file is looked at when the storage answers."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(real_os, name)
+
+        def stat(self, path: str) -> object:
+            assert answers.wait(30)
+            return real(path)
+
+    real_os = notes.os
+    monkeypatch.setattr(notes, "os", Slow())
+    monkeypatch.setattr(small_files, "READ_SECONDS", 0.2)
+    return answers
+
+
+def test_notes_that_come_late_come_all_the_same(tmp_path: Path, storage: threading.Event) -> None:
+    """Storage that does not answer is waited for once, and each note is told once, by a later look."""
+    (tmp_path / STATE_DIR).mkdir()
+    files = SmallFiles(str(tmp_path))
+    files.begin(3)
+    path = Path(launch.notes_file(str(tmp_path)))
+    path.write_text(json.dumps({"note": NOTE_ENDING, "status": 4, "step": 9}) + "\n")
+    storage.clear()
+    began = time.monotonic()
+    assert [[]] * 5 == [files.noted() for _ in range(5)]
+    assert 0.2 <= time.monotonic() - began < 5.0
+
+    assert None is files.fault_against(Identity(1, 2))
+    storage.set()
+    assert [EndingNoted(3, 4, 9)] == until(files.noted)
+    assert [] == files.noted()
+
+
+def test_a_fault_is_found_by_the_process_it_was_announced_against(tmp_path: Path) -> None:
+    """The last one, and no other process's."""
+    (tmp_path / STATE_DIR).mkdir()
+    fault = Fault("f2", "kill", 10, 20, None, 0.0)
+    for one in (Fault("f1", "kill", 10, 20, None, 0.0), fault, Fault("f3", "kill", 11, 20, None, 0.0)):
+        faults.announce(str(tmp_path), one)
+
+    assert fault == SmallFiles(str(tmp_path)).fault_against(Identity(10, 20))
+    assert None is SmallFiles(str(tmp_path)).fault_against(Identity(10, 21))
