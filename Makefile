@@ -10,7 +10,7 @@ demo: $(READY)
 	$(BIN)/lastgood chaos config/demo.yaml --seed 1
 
 test: $(READY)
-	$(BIN)/python -m pytest -m "not heavy"
+	$(BIN)/python -m pytest -m "not heavy" -n 2 --dist worksteal
 
 SEEDS ?= 2000
 simulate: $(READY)  # so many lives of the supervisor in a fake world; FIRST=SEED SEEDS=1 repeats one

@@ -500,9 +500,11 @@ class Screen:
         self._master, self._slave = pty.openpty()
         fcntl.ioctl(self._slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self.modes = termios.tcgetattr(self._slave)
+        sized = ("COLUMNS", "LINES")  # which would hide the terminal's own size
+        env = {name: value for name, value in os.environ.items() if name not in sized}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "supervisor", *words], cwd=folder, stdin=self._slave, stdout=self._slave,
-            stderr=self._slave, start_new_session=True, env={**os.environ, "TERM": "xterm"},
+            stderr=self._slave, start_new_session=True, env={**env, "TERM": "xterm"},
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )  # fmt: skip
         self.text = ""
