@@ -86,9 +86,10 @@ class Fault(StrEnum):
 WEIGHTS = {
     Fault.SUPERVISOR_KILLED: 4.0,
     Fault.FALL_BACK: 8.0,
-    Fault.SEAL_LOST: 3.0,
-    Fault.SEAL_GARBLED: 3.0,
-    Fault.READ_ERROR: 3.0,
+    Fault.SEAL_LOST: 4.0,
+    Fault.SEAL_GARBLED: 4.0,
+    Fault.READ_ERROR: 5.0,
+    Fault.DEAF: 2.0,
     Fault.FLIP: 2.0,
     Fault.PAUSE: 2.0,
     Fault.CUT: 2.0,
@@ -129,6 +130,7 @@ COME_ALONG = frozenset(
         "stopped-before-the-trainer",
         "killed-before-the-trainer",
         "status-not-written",
+        "small-file-late",
         "done-and-reopened",
     }
 )
