@@ -53,11 +53,6 @@ def unfinished(name: str) -> bool:
     return name.startswith(".") or _UNFINISHED.search(name) is not None
 
 
-def left_over(name: str) -> bool:
-    """Whether a name is one that killed writers leave: not every hidden file, but those that count something."""
-    return unfinished(name) and (not name.startswith(".") or any(map(str.isdigit, name)) or unfinished(name[1:]))
-
-
 def step_in_name(name: str) -> int | None:
     """The step that a name says: after `step` or `iter` if there, else after another known word, else a number at the end.
 

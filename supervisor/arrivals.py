@@ -11,7 +11,8 @@ from supervisor.leftovers import writers
 from supervisor.writing import writers_in_place
 
 Say = Callable[[str, dict[str, Any]], None]
-SEARCHES_APART_SECONDS = 1.0  # all of /proc is read each time
+SEARCHES_APART_SECONDS = 1.0  # all of /proc is read each time,
+SEARCH_SHARE_MAX = 0.01  # for which on a machine with many processes a longer time goes by
 Content = tuple[int, int, int]
 """What changes when the bytes of a file do."""
 
@@ -78,11 +79,14 @@ class Saves:
         return bool(found)
 
     def in_place(self, names: Collection[str]) -> None:
-        """Tell of two who write the same of these files, which have not settled. Who it is is looked for now and then."""
-        now = self._clock()
-        if names and now >= self._search_at:
-            self._search_at = now + SEARCHES_APART_SECONDS
-            found = writers_in_place(os.path.join(self._folder, name) for name in names)
+        """Tell of two who write the same of these files, which have not settled; looked for now and then. Raises OSError."""
+        began = self._clock()
+        paths = [] if began < self._search_at else [os.path.join(self._folder, name) for name in names]
+        files = [path for path in paths if os.path.isfile(path)]
+        if files:
+            found = writers_in_place(files)
+            took = self._clock() - began
+            self._search_at = began + took + max(SEARCHES_APART_SECONDS, took / SEARCH_SHARE_MAX)
             self._tell_rivals({os.path.basename(path): pids for path, pids in found.items()})
 
     def _tell_rivals(self, found: Mapping[str, frozenset[int]]) -> None:

@@ -124,7 +124,6 @@ class DirectorySide:
                 raise FileNotFoundError(self._directory)
             written = self._saves.are_written(incarnation)
             told, again = self._verifier.look(hinted)
-            self._saves.in_place(self._verifier.unsettled)
             self._saves.tell(incarnation, written or again is not None)
             self._see_to_room(told)
             bad = [event for event in told if isinstance(event, e.SnapshotJudged) and _is_bad(event.rung)]
@@ -135,6 +134,7 @@ class DirectorySide:
                     self._mailbox.hand(self._hear)
                 if self._shelf is not None and isinstance(event, e.SnapshotJudged):
                     self._shelf.keep_copy(event.rung)
+            self._saves.in_place(self._verifier.unsettled)  # last: what was judged is told, whatever becomes of this
         except OSError:
             pass  # the directory may be back at the next rescan; the trainer will say if it cannot write
         self._mailbox.hand(lambda: self._looked(again))

@@ -1,9 +1,10 @@
 """Partials that killed processes left: names that this software gives to what is being written or removed."""
 
 import os
+import re
 
 from lastgood.contract import SEAL_SUFFIX
-from lastgood.naming import left_over, partial_of
+from lastgood.naming import any_name, partial_of
 from supervisor.proc import was_there
 
 _DOUBT_SECONDS = 2.0  # by which the clock of a file server may be behind ours
@@ -19,12 +20,24 @@ def partials(folder: str) -> dict[str, bool]:
     return {entry.name: _is_abandoned(entry) for entry in found}
 
 
+_TEMPORARY = re.compile(
+    r"(?i)^\.?(?:tmp[-_.].+|.+[-_.](?:tmp|temp|part|partial|swp|swx|incomplete)(?:[-_.]?\d*)?|.+-tmp-\d+)$"
+)
+_OF_A_COPY = re.compile(r"\.(?P<name>.+)\.[0-9A-Za-z]{6}")  # as rsync names what it is about to put in place
+
+
 def temporary(folder: str) -> int:
-    """How many files and folders have names of what is not whole, whoever gave them; a save under way may be among them.
+    """How many files and folders have temporary names, whoever gave them; a save under way may be among them.
 
     Raises OSError.
     """
-    return sum(map(left_over, os.listdir(folder)))
+    return sum(map(_is_temporary, os.listdir(folder)))
+
+
+def _is_temporary(name: str) -> bool:
+    copy = _OF_A_COPY.fullmatch(name)
+    known = partial_of(name) is not None or _TEMPORARY.match(name) is not None
+    return known or (copy is not None and any_name(copy["name"]) is not False)
 
 
 def writers(folder: str) -> dict[str, frozenset[int]]:

@@ -81,9 +81,14 @@ class MemorySide:
     def _settle(self) -> None:
         self._try(lambda: statefile.settle_wanted(self._directory, "stop"))
 
-    def after(self, act: Act) -> None:
-        """Hand over an act once everything that was ordered before is written, or could not be."""
-        self._worker.submit(lambda: self._mailbox.hand(act))
+    def after(self, act: Act, first: Act) -> None:
+        """Hand over an act once everything that was ordered before is written, or could not be, and the first is done here."""
+
+        def work() -> None:
+            first()
+            self._mailbox.hand(act)
+
+        self._worker.submit(work)
 
     def close(self, until: float | None = None) -> None:
         """Write what waits, unless that takes too long; leave no thread."""

@@ -22,10 +22,14 @@ class Patient:
         self._waiting: deque[Act] = deque()
         self._given = self._done = 0
         self._works = False
+        self._error: BaseException | None = None
         self._changed = threading.Condition()
 
-    def do(self, act: Act) -> bool:
-        """Have it done; False when too many wait, and it never will be. Acts raise nothing."""
+    def do(self, act: Act, again: bool = False) -> bool:
+        """Have it done; False when too many wait, and it never will be. `again`: wait for it whatever earlier ones have shown.
+
+        Raises what this act, or an earlier one since, has raised.
+        """
         with self._changed:
             if len(self._waiting) >= WAITING_MAX:
                 return False
@@ -36,8 +40,11 @@ class Patient:
                 self._waiting.clear()
                 self._done = self._given
                 act()  # no thread is to be had: then it is done here and now
-            elif not stands_still:
+            elif again or not stands_still:
                 self._until_done(self._patience_seconds)
+            error, self._error = self._error, None
+        if error is not None:
+            raise error
         return True
 
     def _begun(self) -> bool:
@@ -59,8 +66,9 @@ class Patient:
                     self._works = False
                     return
                 act = self._waiting.popleft()
-            act()
+            error = _error_of(act)
             with self._changed:
+                self._error = error or self._error
                 self._done += 1
                 self._changed.notify_all()
 
@@ -68,3 +76,12 @@ class Patient:
         """Wait until all is done, unless that takes too long."""
         with self._changed:
             self._until_done(CLOSE_SECONDS)
+
+
+def _error_of(act: Act) -> BaseException | None:
+    """Do it; a bug in it is raised where the next one is given, not lost with the thread."""
+    try:
+        act()
+    except BaseException as error:  # noqa: BLE001 - raised again
+        return error
+    return None

@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, assert_never
 
 from supervisor import forerunner, proc
@@ -40,7 +41,8 @@ PAUSED_SECONDS = (
     2.0  # later than this, it was the supervisor that stood still, and the trainer may have spoken meanwhile
 )
 AFTER_NOTES = (e.StepReported, e.SnapshotJudged, e.SnapshotReread, e.TrainerExited, e.TreeSwept)
-"""What a trainer noted it had noted before it printed, saved or died with all its processes, and so it must be judged."""
+"""What a trainer noted it had noted before it printed, saved or died with all its processes, and so it is judged if the storage
+tells the notes in time."""
 LINGER_SECONDS = 0.02  # how often those who were asked to stop are looked at after their shell has ended
 
 
@@ -106,7 +108,7 @@ class Runtime:
                 self._trainer.collect_exit()
                 if self._files.look_when_due(self._state.incarnation if self._trainer.lives else None):
                     self._trainer.reap()
-                    self._hear_notes()
+                    self._hear_notes(all_of_them=False)
                     self._wishes.read_again()
                 self._overdue.look(self._state, self._trainer.lives)
                 self._write_status()
@@ -158,13 +160,13 @@ class Runtime:
         if isinstance(event, e.StopRequested):
             self._memory.want_stop()
         elif isinstance(event, AFTER_NOTES):
-            self._hear_notes()
+            self._hear_notes(all_of_them=isinstance(event, e.TrainerExited))
         self._step(event)
         if isinstance(event, e.SnapshotReread) and self._starting is not None:
             self._start_in_order(self._starting)
 
-    def _hear_notes(self) -> None:
-        for note in self._trainer.noted():
+    def _hear_notes(self, all_of_them: bool) -> None:
+        for note in self._trainer.noted(all_of_them):
             self._step(note)
 
     def _step(self, event: e.Event) -> None:
@@ -246,7 +248,8 @@ class Runtime:
         """
         self._starting = order
         self._files.after(self._holding.look)
-        self._files.after(lambda: self._memory.after(lambda: self._start(order)))
+        prepare = partial(self._trainer.prepare, order.incarnation)
+        self._files.after(lambda: self._memory.after(lambda: self._start(order), prepare))
 
     def _start(self, order: c.SpawnTrainer) -> None:
         if self._starting is not order:

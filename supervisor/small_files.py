@@ -1,6 +1,6 @@
 """What the loop reads about a trainer from small files in the directory: its notes, and the faults announced against it.
 
-Storage that does not answer holds up the loop for a moment at most, and once only.
+Storage that does not answer holds up the loop for a moment at most: once, and again at each death, of which it must know.
 """
 
 from supervisor import faults, launch
@@ -12,27 +12,37 @@ READ_SECONDS = 2.0
 
 
 class SmallFiles:
-    """One directory's. Methods are for the loop's thread."""
+    """One directory's. Methods are for the loop's thread, `begin` for any."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._notes = Notes(launch.notes_file(directory))
         self._noted: list[Note] = []
+        self._reads = False  # a look at the notes is under way
         self._storage = Patient("notes", READ_SECONDS)
 
     def begin(self, incarnation: int) -> None:
-        """What is noted from now on is of this incarnation."""
-        self._storage.do(lambda: self._notes.begin(incarnation))
+        """What is noted from now on is of this incarnation, which has not been started; waits for the storage."""
+        self._notes.begin(incarnation)
 
-    def noted(self) -> list[Note]:
-        """What the trainer has noted since this was last asked. What is not told in time comes with a later one."""
-        self._storage.do(lambda: self._noted.extend(self._notes.take()))
+    def noted(self, all_of_it: bool = False) -> list[Note]:
+        """What the trainer has noted since this was last asked. What is not told in time comes with a later one.
+
+        `all_of_it` waits for that even if the storage has not answered before.
+        """
+        if all_of_it or not self._reads:
+            self._reads = True
+            self._storage.do(self._read, again=all_of_it)
         count = len(self._noted)  # more may be coming
         noted, self._noted[:count] = self._noted[:count], []
         return noted
 
+    def _read(self) -> None:
+        self._noted.extend(self._notes.take())
+        self._reads = False
+
     def fault_against(self, target: Identity) -> faults.Fault | None:
         """The fault that was announced against a process; none when that is not told in time."""
         found: list[faults.Fault | None] = []
-        self._storage.do(lambda: found.append(faults.aimed_at(self._directory, target)))
+        self._storage.do(lambda: found.append(faults.aimed_at(self._directory, target)), again=True)
         return found[0] if found else None

@@ -94,11 +94,14 @@ class TrainerSide:
         """Sleep until the trainer dies, something is handed over, or the time is up."""
         self._poll.poll(seconds * 1000 + 1)
 
+    def prepare(self, incarnation: int) -> None:
+        """What must be there before a start, and waits for the storage; from another thread, and once only."""
+        self._files.begin(incarnation)
+
     def spawn(self, incarnation: int, snapshot: e.RungFact | None, skip: tuple[tuple[int, int], ...] = ()) -> None:
-        """Start an incarnation; tells TrainerSpawned or SpawnFailed."""
+        """Start an incarnation that was prepared; tells TrainerSpawned or SpawnFailed."""
         argv = launch.arguments(self.settings, self._directory, snapshot)
         env = launch.environment(self.settings, self._directory, self._run_id, incarnation, snapshot, os.environ, skip)
-        self._files.begin(incarnation)
         self._incarnation = incarnation
         if not self.settings.trainer.pre_start:
             self._start(argv, env)
@@ -156,9 +159,9 @@ class TrainerSide:
         drain.start()
         return drain
 
-    def noted(self) -> list[Note]:
-        """What the trainer has noted since this was last asked."""
-        return self._files.noted()
+    def noted(self, all_of_it: bool) -> list[Note]:
+        """What the trainer has noted since this was last asked; `all_of_it` gives the storage another chance to tell."""
+        return self._files.noted(all_of_it)
 
     def ask_to_stop(self) -> None:
         """SIGTERM to the leader, and through a shell to what it runs."""

@@ -5,11 +5,12 @@ A pause outlives the supervisor, whatever ends it; a stop is over with the next 
 
 import signal
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from supervisor.adapters import statefile
 from supervisor.core import events as e
-from supervisor.patience import Act, Patient
+from supervisor.patience import Patient
 
 STORAGE_SECONDS = 2.0  # how long it is waited for; the loop has more to do than to hear a wish
 
@@ -18,6 +19,15 @@ WISHES: dict[str, e.Event] = {
     "pause": e.PauseRequested(),
     "stop": e.StopRequested(signal.SIGTERM),
 }
+
+
+@dataclass
+class _Look:
+    """One look at the file; it may be over when nobody waits for it any more."""
+
+    wanted: str | None = None
+    trouble: str | None = "the storage does not answer"
+    is_over: bool = False
 
 
 class Wishes:
@@ -30,12 +40,13 @@ class Wishes:
         self._storage = Patient("wish", STORAGE_SECONDS)
         self._say = say
         self._step = step
+        self._look = _Look(is_over=True)  # the newest
         self._waits = False  # a wish is there that could not be read
         self._held = False  # and no trainer starts before it is, for it may be a pause
 
     def begin(self) -> str | None:
         """What was wanted before this start. All but a pause is over; what storage does not tell may be one."""
-        wanted = self._look()
+        wanted = self._asked()
         self._held = self._waits
         if self._held:
             return "pause"
@@ -45,7 +56,14 @@ class Wishes:
 
     def read(self) -> None:
         """Somebody has changed the wish and said so; once only, so that what cannot be read is asked for again."""
-        wanted = self._look()
+        self._heed(self._asked())
+
+    def read_again(self) -> None:
+        """At each rescan: read what could not be read before, or hear what was not told in time."""
+        if self._waits:
+            self._heed(self._asked() if self._look.is_over and self._look.trouble else self._told())
+
+    def _heed(self, wanted: str | None) -> None:
         if self._held and not self._waits:
             self._held = False
             if wanted != "pause":
@@ -56,38 +74,41 @@ class Wishes:
         else:
             self._step(WISHES[wanted])
 
-    def read_again(self) -> None:
-        """At each rescan: read what could not be read before."""
-        if self._waits:
-            self.read()
+    def _asked(self) -> str | None:
+        look = self._look = _Look()
 
-    def _look(self) -> str | None:
-        wanted: list[str | None] = []
-        trouble = self._try(lambda: wanted.append(statefile.wanted_in(self._directory)))
-        if trouble is not None:
-            if not self._waits:
-                self._say("wish.unreadable", {"reason": trouble})
-            self._waits = True
-            return None
-        self._waits = False
-        return wanted[0]
+        def work() -> None:
+            try:
+                look.wanted, look.trouble = statefile.wanted_in(self._directory), None
+            except OSError as error:
+                look.trouble = f"{error.strerror or error}"
+            look.is_over = True
+
+        self._storage.do(work)
+        return self._told()
+
+    def _told(self) -> str | None:
+        """What the newest look has found, if it is over."""
+        look = self._look
+        if look.trouble is None:
+            self._waits, self._look = False, _Look(is_over=True)
+            return look.wanted
+        if not self._waits:
+            self._say("wish.unreadable", {"reason": look.trouble})
+        self._waits = True
+        return None
 
     def _go_on(self) -> None:
-        trouble = self._try(lambda: statefile.settle_wanted(self._directory, "run"))
-        if trouble is not None:
-            self._say("memory.not_saved", {"reason": trouble})
-
-    def _try(self, act: Act) -> str | None:
-        """Do what storage may hold up; returns what is in the way, None when it is done."""
         told: list[str | None] = []
 
         def work() -> None:
             try:
-                act()
+                statefile.settle_wanted(self._directory, "run")
+                told.append(None)
             except OSError as error:
                 told.append(f"{error.strerror or error}")
-            else:
-                told.append(None)
 
         self._storage.do(work)
-        return told[0] if told else "the storage does not answer"
+        trouble = told[0] if told else "the storage does not answer"
+        if trouble is not None:
+            self._say("memory.not_saved", {"reason": trouble})

@@ -1,64 +1,83 @@
-"""Who has a file open for writing now, read from /proc. What cannot be read, such as another user's process, writes nothing."""
+"""Who has a file open for writing now, read from /proc. What cannot be read, such as another user's process, writes nothing.
 
+Nothing but names and numbers in /proc is looked at: what others have open may be on storage that does not answer.
+"""
+
+import ctypes
 import os
+import platform
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
-from supervisor.proc import pids, snapshot
+from supervisor.proc import pids
 
-_DELETED = " (deleted)"
+_KCMP_NUMBERS = {"x86_64": 312, "aarch64": 272, "riscv64": 272, "ppc64le": 354, "s390x": 343}
+"""Of the system call that compares what two processes hold; libc has no function for it."""
+_KCMP_FILE = 0
+
+
+@dataclass(frozen=True)
+class _Holder:
+    """A process and the descriptor by which it may write a file."""
+
+    pid: int
+    descriptor: int
 
 
 def writers_in_place(paths: Iterable[str]) -> dict[str, frozenset[int]]:
-    """The living processes, other than this one, that write each file: path to process ids; none for a file that is gone.
+    """The living processes, other than this one, that opened a file of that name to write it: path to process ids.
 
-    Those that only inherited a file from one that writes it count once, as do those that share one position in it.
+    Those that share one opening of it, as children do that inherited it, count as one of them. Where the kernel does not
+    tell that, all count as one. Raises OSError.
     """
-    wanted = {path: inode for path in paths if (inode := _inode(path)) is not None}
-    names = {os.path.basename(path) for path in wanted}
-    found: dict[str, dict[int, int]] = {path: {} for path in wanted}
+    wanted = {os.path.realpath(path): path for path in paths}
+    inodes = {real: os.stat(real).st_ino for real in wanted if os.path.isfile(real)}
+    found: dict[str, list[_Holder]] = {path: [] for path in wanted.values()}
     for pid in pids():
-        for path, position in _open_for_writing(pid, names, wanted) if pid != os.getpid() else ():
-            found[path][pid] = position
-    parents = {pid: stat.parent for pid, stat in snapshot().items()} if any(found.values()) else {}
-    return {path: _apart(holders, parents) for path, holders in found.items()}
+        for real, descriptor in _open_for_writing(pid, inodes) if pid != os.getpid() else ():
+            found[wanted[real]].append(_Holder(pid, descriptor))
+    return {path: _apart(holders) for path, holders in found.items()}
 
 
-def _open_for_writing(pid: int, names: set[str], wanted: dict[str, tuple[int, int]]) -> Iterator[tuple[str, int]]:
-    """The wanted files that a process may write to, with its position in each."""
-    folder = f"/proc/{pid}/fd"
-    for number in _entries(folder):
-        link = f"{folder}/{number}"
+def _open_for_writing(pid: int, inodes: dict[str, int]) -> Iterator[tuple[str, int]]:
+    """The wanted files that a process may write to, with its descriptor of each."""
+    for number in _entries(f"/proc/{pid}/fd"):
         try:
-            if os.path.basename(os.readlink(link)).removesuffix(_DELETED) not in names:
-                continue  # looked at no further: what is open elsewhere may be on storage that does not answer
-            inode = _inode(link)
-            position, flags = _fdinfo(f"/proc/{pid}/fdinfo/{number}")
-        except (OSError, ValueError, KeyError):
+            name = os.readlink(f"/proc/{pid}/fd/{number}")
+            told = _fdinfo(f"/proc/{pid}/fdinfo/{number}") if name in inodes else {}
+        except OSError:
             continue  # it was closed since
-        if flags & os.O_ACCMODE != os.O_RDONLY:
-            yield from ((path, position) for path, its in wanted.items() if its == inode)
+        # Old kernels tell no inode; where one is told, the same name in another container is another file.
+        if told and int(told.get("ino", inodes[name])) == inodes[name] and _may_write(told):
+            yield name, int(number)
 
 
-def _fdinfo(path: str) -> tuple[int, int]:
-    """Position in the file and flags of an open file."""
+def _may_write(told: dict[str, str]) -> bool:
+    return int(told["flags"], 8) & os.O_ACCMODE != os.O_RDONLY
+
+
+def _fdinfo(path: str) -> dict[str, str]:
     with open(path, encoding="ascii") as file:
-        told = dict(line.split(":", 1) for line in file.read().splitlines() if ":" in line)
-    return int(told["pos"]), int(told["flags"], 8)
+        return dict(line.split(":", 1) for line in file.read().splitlines() if ":" in line)
 
 
-def _apart(holders: dict[int, int], parents: dict[int, int]) -> frozenset[int]:
-    heads = {pid: position for pid, position in holders.items() if not _inherited(pid, holders, parents)}
-    return frozenset({position: pid for pid, position in sorted(heads.items(), reverse=True)}.values())
+def _apart(holders: list[_Holder]) -> frozenset[int]:
+    """One process of each opening."""
+    alone: list[_Holder] = []
+    for holder in holders:
+        if not any(_share(holder, other) for other in alone):
+            alone.append(holder)
+    return frozenset(holder.pid for holder in alone)
 
 
-def _inherited(pid: int, holders: dict[int, int], parents: dict[int, int]) -> bool:
-    """Whether an ancestor of it holds the file too."""
-    seen: set[int] = set()  # a snapshot that was taken while processes moved may hold a circle
-    while (pid := parents.get(pid, 0)) and pid not in seen:
-        if pid in holders:
-            return True
-        seen.add(pid)
-    return False
+def _share(one: _Holder, other: _Holder) -> bool:
+    """Whether two processes hold the same opening of a file; also where the kernel does not say."""
+    number = _KCMP_NUMBERS.get(platform.machine())
+    if number is None:
+        return True
+    libc = ctypes.CDLL(None, use_errno=True)
+    words = (number, one.pid, other.pid, _KCMP_FILE, one.descriptor, other.descriptor)
+    return int(libc.syscall(*map(ctypes.c_long, words))) <= 0
 
 
 def _entries(folder: str) -> list[str]:
@@ -66,11 +85,3 @@ def _entries(folder: str) -> list[str]:
         return os.listdir(folder)
     except OSError:
         return []  # it ended, or is not ours to look into
-
-
-def _inode(path: str) -> tuple[int, int] | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino

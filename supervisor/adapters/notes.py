@@ -6,6 +6,7 @@ for nothing.
 
 import json
 import os
+import threading
 from typing import Any
 
 from lastgood.contract import NOTE_BYTES_MAX, NOTE_ENDING, NOTE_FALLBACK, NOTE_SAVE_FAILED
@@ -29,12 +30,21 @@ class Notes:
     def __init__(self, path: str) -> None:
         self._path = path
         self._incarnation = 0
+        self._lock = threading.Lock()  # one thread begins, another looks
         self._seen = (0, 0)  # the file's inode and size at the last look
         self._offset = 0
 
     def begin(self, incarnation: int) -> None:
-        """Make an empty file for the notes of this incarnation, so that a full disk need not make one; never raises."""
-        self._incarnation, self._seen, self._offset = incarnation, (0, 0), 0
+        """Make an empty file for the notes of this incarnation, unless that was done, so that a full disk need not make one.
+
+        Never raises.
+        """
+        with self._lock:
+            if incarnation != self._incarnation:
+                self._incarnation, self._seen, self._offset = incarnation, (0, 0), 0
+                self._make_empty()
+
+    def _make_empty(self) -> None:
         try:
             remove_if_there(self._path)
             os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
@@ -43,6 +53,10 @@ class Notes:
 
     def take(self) -> list[Note]:
         """The notes that came since this was last asked; none when the file cannot be read. Costs a stat without any."""
+        with self._lock:
+            return self._taken()
+
+    def _taken(self) -> list[Note]:
         try:
             status = os.stat(self._path)
             if (status.st_ino, status.st_size) == self._seen:

@@ -128,9 +128,8 @@ class Injector:
             if unfinished := self._partials():
                 break
             send_signal(trainer, signal.SIGCONT)
-        self._kill(
-            done, trainer
-        )  # still stopped; after its death the supervisor may sweep the partial before anyone looks
+        # Still stopped: after its death the supervisor may sweep the partial before anyone looks.
+        self._kill(done, trainer)
         done.proof = f"process {trainer.pid} was stopped with {unfinished[0]} half written, and is dead"
 
     def _partials(self) -> list[str]:

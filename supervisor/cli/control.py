@@ -48,7 +48,7 @@ def status(
     for key, words in in_words(Goodput(**found["goodput"])):
         typer.echo(f"{key:<14} {words}")
     if found["temporary"]:
-        typer.echo(f"{'temporary':<14} {found['temporary']} unfinished files or folders; they are never resumed from")
+        typer.echo(f"{'temporary':<14} {found['temporary']} temporary files or folders; they are never resumed from")
     alive = (
         f"process {found['supervisor_pid']}" if found["supervised"] else "nobody; the above is from the last supervisor"
     )

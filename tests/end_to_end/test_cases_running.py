@@ -313,7 +313,7 @@ def test_what_killed_writers_left_is_counted_in_status(bench: Bench) -> None:
     assert 0 == bench.run(sets=("run.final_step=20",))
 
     assert 3 == json.loads(bench.lastgood("status", "checkpoints", "--json").stdout)["temporary"]
-    words = "temporary      3 unfinished files or folders; they are never resumed from\n"
+    words = "temporary      3 temporary files or folders; they are never resumed from\n"
     assert words in bench.lastgood("status", "checkpoints").stdout
     assert {*left, "step_300.pt.tmp"} == {one.name for one in bench.directory.iterdir() if "300" in one.name}
     assert ["0"] == bench.starts()

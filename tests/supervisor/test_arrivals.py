@@ -94,23 +94,28 @@ def test_two_who_write_the_same_are_told_once(tmp_path: Path, other: int) -> Non
 
 
 def test_two_who_write_one_file_in_place_are_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looked for while a file has not settled, and at most once a second, since all of /proc is read for it."""
+    """Looked for while a file has not settled, and seldom where that takes long, since all of /proc is read for it."""
     told, searched = Told(tmp_path), []
-    holders = frozenset({11})
+    holders, took = frozenset({11}), 0.0
+    (tmp_path / "ckpt.pt").touch()
+    (tmp_path / "folder").mkdir()
 
     def search(paths: Iterable[str]) -> dict[str, frozenset[int]]:
         searched.append(told.now)
+        told.now += took
         return dict.fromkeys(paths, holders)
 
     monkeypatch.setattr(arrivals, "writers_in_place", search)
     told.saves.in_place([])
+    told.saves.in_place(["folder", "gone.pt"])
     for told.now in (100.0, 100.5, 101.0):
         told.saves.in_place(["ckpt.pt"])
     assert ([100.0, 101.0], []) == (searched, told.records)
 
-    holders = frozenset({11, 7})
-    for told.now in (102.0, 103.0):
+    holders, took = frozenset({11, 7}), 0.5
+    for told.now in (102.0, 103.6, 152.0, 152.6):
         told.saves.in_place(["ckpt.pt"])
+    assert [102.0, 152.6] == searched[2:]
     assert [("snapshot.two_writers", {"name": "ckpt.pt", "pids": [7, 11]})] == told.records
 
 

@@ -102,9 +102,10 @@ def test_a_partial_that_is_just_renamed_is_nobodys_leftover(tmp_path: Path, dead
 
 
 def test_what_is_not_whole_is_counted_and_left_alone(tmp_path: Path, dead: int) -> None:
-    """C30: temporary names of any framework, ours and hidden ones; not the state folder, nor hidden files that count nothing."""
+    """C30: temporary names of any framework, ours and hidden ones; not what is merely hidden, locked or an editor's copy."""
     left = ("step_300.pt.tmp", ".step_300.pt.swp", ".step_300.pt.aB3dE9", name_of(dead))
-    for name in (*left, "step_200.pt", ".gitignore", "metrics.jsonl"):
+    others = ("step_200.pt", ".gitignore", "metrics.jsonl", "train.lock", "config.yaml~", "model.bak", ".nfs000000001")
+    for name in (*left, *others):
         (tmp_path / name).touch()
     for name in ("tmp-checkpoint-300", "300.orbax-checkpoint-tmp-0", ".lastgood", ".cache"):
         (tmp_path / name).mkdir()

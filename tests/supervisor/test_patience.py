@@ -66,3 +66,39 @@ def test_without_threads_it_is_done_here_and_now(monkeypatch: pytest.MonkeyPatch
     seen: list[int] = []
     assert Patient("test", 1.0).do(lambda: seen.append(1))
     assert [1] == seen
+
+
+def test_a_bug_in_an_act_is_raised_and_the_rest_is_done() -> None:
+    """Where it is waited for, else where the next is given; no thread takes it along in silence."""
+    moves, seen = threading.Event(), list[int]()
+
+    def fail_late() -> None:
+        moves.wait(30)
+        raise ValueError("late")
+
+    patient = Patient("test", 0.2)
+    with pytest.raises(ZeroDivisionError):
+        patient.do(lambda: seen.append(1 // 0))
+    assert patient.do(fail_late)
+    moves.set()
+    patient.close()
+    with pytest.raises(ValueError, match="late"):
+        patient.do(lambda: seen.append(1))
+
+    assert patient.do(lambda: seen.append(2))
+    assert [1, 2] == seen
+
+
+def test_who_must_know_waits_although_it_stands_still() -> None:
+    """An act may ask for the patience again; one that is not answered then either is left."""
+    moves, seen = threading.Event(), list[int]()
+    patient = Patient("test", 0.2)
+    patient.do(lambda: moves.wait(30))
+    began = time.monotonic()
+    patient.do(lambda: seen.append(1), again=True)
+    assert 0.2 <= time.monotonic() - began < 2.0
+    assert [] == seen
+    moves.set()
+    patient.do(lambda: seen.append(2), again=True)
+
+    assert [1, 2] == seen

@@ -40,21 +40,54 @@ def storage(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return answers
 
 
-def test_notes_that_come_late_come_all_the_same(tmp_path: Path, storage: threading.Event) -> None:
-    """Storage that does not answer is waited for once, and each note is told once, by a later look."""
+@pytest.fixture
+def files(tmp_path: Path, storage: threading.Event) -> SmallFiles:
+    """The small files of a trainer that was begun as the third, and has noted something."""
     (tmp_path / STATE_DIR).mkdir()
-    files = SmallFiles(str(tmp_path))
-    files.begin(3)
-    path = Path(launch.notes_file(str(tmp_path)))
-    path.write_text(json.dumps({"note": NOTE_ENDING, "status": 4, "step": 9}) + "\n")
+    made = SmallFiles(str(tmp_path))
+    made.begin(3)
+    note = {"note": NOTE_ENDING, "status": 4, "step": 9}
+    Path(launch.notes_file(str(tmp_path))).write_text(json.dumps(note) + "\n")
+    return made
+
+
+def test_notes_that_come_late_come_all_the_same(files: SmallFiles, storage: threading.Event) -> None:
+    """Storage that does not answer is waited for once, and each note is told once, by a later look."""
     storage.clear()
     began = time.monotonic()
     assert [[]] * 5 == [files.noted() for _ in range(5)]
     assert 0.2 <= time.monotonic() - began < 5.0
 
-    assert None is files.fault_against(Identity(1, 2))
     storage.set()
     assert [EndingNoted(3, 4, 9)] == until(files.noted)
+    assert [] == files.noted()
+
+
+def test_at_a_death_the_storage_gets_another_chance(
+    files: SmallFiles, tmp_path: Path, storage: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What decides about a death is waited for, even when an earlier look was not answered; a moment, and no longer."""
+    fault = Fault("f1", "kill", 10, 20, None, 0.0)
+    faults.announce(str(tmp_path), fault)
+    storage.clear()
+    began = time.monotonic()
+    assert [] == files.noted()
+    assert None is files.fault_against(Identity(10, 20))
+    assert [] == files.noted(all_of_it=True)
+    assert 0.6 <= time.monotonic() - began < 5.0
+    monkeypatch.setattr(files._storage, "_patience_seconds", 30.0)
+    threading.Timer(0.3, storage.set).start()
+
+    assert fault == files.fault_against(Identity(10, 20))
+    assert [EndingNoted(3, 4, 9)] == files.noted(all_of_it=True)
+
+
+def test_what_was_begun_is_not_begun_again(files: SmallFiles) -> None:
+    """A start that was ordered twice does not throw away what the trainer has noted since."""
+    files.begin(3)
+    assert [EndingNoted(3, 4, 9)] == files.noted()
+    files.begin(4)
+
     assert [] == files.noted()
 
 

@@ -102,6 +102,19 @@ def test_a_wish_told_later_that_cannot_be_read_is_asked_for_again(desk: Desk) ->
     assert ([e.StopRequested(15)], "stop") == (desk.stepped, desk.wanted)
 
 
+def test_a_damaged_wish_is_asked_for_again(desk: Desk) -> None:
+    """What a person wrote by hand and then mended counts once it makes sense."""
+    desk.wishes.begin()
+    (Path(desk.folder) / ".lastgood" / "wanted.json").write_bytes(b'{"wanted": "pau')
+    desk.wishes.read()
+    desk.wishes.read_again()
+    assert [] == desk.stepped
+    statefile.write_wanted(desk.folder, "pause")
+    desk.wishes.read_again()
+
+    assert [e.PauseRequested()] == desk.stepped
+
+
 def test_storage_that_does_not_answer_holds_nobody_up(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Waited for once and for a moment, at the start as later; what it tells in the end counts."""
     statefile.write_wanted(desk.folder, "stop")
@@ -120,3 +133,26 @@ def test_storage_that_does_not_answer_holds_nobody_up(desk: Desk, monkeypatch: p
     assert 0.2 <= took < 5.0
     assert [("wish.unreadable", {"reason": "the storage does not answer"})] == desk.said
     assert ([e.ResumeRequested()], "run") == (desk.stepped, desk.wanted)
+
+
+def test_storage_that_always_answers_too_late_is_heard(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each read takes longer than anybody waits: its answer is heard at a later rescan, and not asked for again and again."""
+    monkeypatch.setattr(wishes, "STORAGE_SECONDS", 0.05)
+    looks = []
+    real = statefile.wanted_in
+
+    def late(directory: str) -> str | None:
+        looks.append(directory)
+        time.sleep(0.5)
+        return real(directory)
+
+    monkeypatch.setattr(statefile, "wanted_in", late)
+    held = Wishes(desk.folder, lambda event, fields: desk.said.append((event, fields)), desk.stepped.append)
+    assert "pause" == held.begin()
+    for _ in range(5):
+        held.read_again()
+    assert ([], 1) == (desk.stepped, len(looks))
+    time.sleep(1.0)
+    held.read_again()
+
+    assert [e.ResumeRequested()] == desk.stepped

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from supervisor import writing
 from supervisor.writing import writers_in_place
+from tests.bench import until
 
 Start = Callable[[str], int]
 
@@ -38,42 +40,64 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def test_all_who_write_a_file_are_found(start: Start, tmp_path: Path) -> None:
-    """However they opened it, by whatever name; who only reads it, and this process, are not among them."""
-    os.link(tmp_path / "a.pt", tmp_path / "b.pt")
-    first = start("file = open('a.pt', 'r+b'); file.seek(10)")
-    second = start("file = open('./a.pt', 'ab')")
+    """However they opened it, by that name or by a link to its folder, and though neither moves in it; who only reads is none."""
+    (tmp_path / "link").symlink_to(tmp_path)
+    first = start("file = open('a.pt', 'r+b')")
+    second = start("file = os.open('link/a.pt', os.O_WRONLY); os.pwrite(file, b'x', 5)")
     start("file = open('a.pt', 'rb')")
-    other = start("file = open('b.pt', 'r+b')")
     path = str(tmp_path / "a.pt")
     with open(path, "ab"):
         found = writers_in_place([path, str(tmp_path / "gone.pt")])
 
-    assert {path: frozenset({first, second})} == found
-    assert {str(tmp_path / "b.pt"): frozenset({other})} == writers_in_place([str(tmp_path / "b.pt")])
-
-
-def test_what_was_inherited_counts_once(start: Start, tmp_path: Path) -> None:
-    """Workers that were forked in a save hold the file too, even when their parent has closed it, and write nothing."""
-    path = str(tmp_path / "a.pt")
-    fork = (
-        "file = open('a.pt', 'r+b'); file.seek(7)\nfor _ in range(2):\n    if os.fork() == 0:\n        time.sleep(60)\n"
+    assert {path: frozenset({first, second}), str(tmp_path / "gone.pt"): frozenset()} == found
+    assert {str(tmp_path / "link" / "a.pt"): frozenset({first, second})} == writers_in_place(
+        [str(tmp_path / "link" / "a.pt")]
     )
-    saving = start(fork)
-    assert {path: frozenset({saving})} == writers_in_place([path])
-
-    gone_on = start(f"{fork.replace('7', '9')}file.close()")
-    found = writers_in_place([path])[path]
-    assert saving in found
-    assert 1 == len(found - {saving, gone_on})
 
 
-def test_a_worker_of_one_who_writes_on_is_no_rival(start: Start, tmp_path: Path) -> None:
-    """The position that both share moves while it is looked at, and seems to be two."""
+SHARED = {
+    "with its child": "if os.fork() == 0:\n    time.sleep(60)\n",
+    "with a grandchild whose parent is gone": "if not os.fork():\n    os.fork() and os._exit(0)\n    time.sleep(60)\nos.wait()\n",
+    "with children and not itself": "if os.fork() and os.fork():\n    os.close(file.fileno())\n    time.sleep(60)\n",
+}
+
+
+@pytest.mark.parametrize("share", SHARED.values(), ids=SHARED.keys())
+def test_who_shares_one_opening_of_a_file_is_no_rival(start: Start, tmp_path: Path, share: str) -> None:
+    """Workers that were forked in a save hold the file too; where they stand in it moves while it is looked at."""
     path = str(tmp_path / "a.pt")
-    fork = "file = open('a.pt', 'r+b', buffering=0)\nif os.fork() == 0:\n    time.sleep(60)\n"
-    saving = start(f"{fork}print(os.getpid(), flush=True)\nwhile True: os.lseek(file.fileno(), 1, 1)")
+    moves = "while True:\n    os.lseek(file.fileno(), 1, 1)"
+    start(f"print(1, flush=True)\nfile = open('a.pt', 'r+b', buffering=0)\n{share}{moves}")
+    until(lambda: writers_in_place([path])[path])
 
-    assert {frozenset({saving})} == {writers_in_place([path])[path] for _ in range(20)}
+    assert {1} == {len(writers_in_place([path])[path]) for _ in range(20)}
+
+
+def test_a_kernel_that_does_not_tell_who_shares_gives_no_alarm(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To end all but one is no advice on a guess."""
+    for _ in range(2):
+        start("file = open('a.pt', 'r+b')")
+    path = str(tmp_path / "a.pt")
+    assert 2 == len(writers_in_place([path])[path])
+    monkeypatch.setattr(writing, "_KCMP_NUMBERS", {})
+
+    assert 1 == len(writers_in_place([path])[path])
+
+
+def test_what_others_have_open_elsewhere_is_not_touched(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of the same name may be on storage that does not answer: nothing but /proc says what it is."""
+    (tmp_path / "other").mkdir()
+    start("file = open('other/a.pt', 'wb')")
+    path, looked = str(tmp_path / "a.pt"), []
+    real = os.stat
+    monkeypatch.setattr(os, "stat", lambda where, **more: (looked.append(str(where)), real(where, **more))[1])
+
+    assert {path: frozenset()} == writers_in_place([path])
+    assert {path} == {where for where in looked if "a.pt" in where or "/fd/" in where}
 
 
 def test_without_a_writer_there_is_none(start: Start, tmp_path: Path) -> None:
