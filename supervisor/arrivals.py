@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lastgood.seal import Identity
 from supervisor.core.events import SavingChanged
 from supervisor.leftovers import writers
 from supervisor.writing import writers_in_place
@@ -15,6 +16,11 @@ SEARCHES_APART_SECONDS = 1.0  # all of /proc is read each time,
 SEARCH_SHARE_MAX = 0.01  # for which on a machine with many processes a longer time goes by
 Content = tuple[int, int, int]
 """What changes when the bytes of a file do."""
+
+
+def content_of(identity: Identity) -> Content:
+    """What tells bytes from others. ctime also moves for a new link or mode, which is no arrival."""
+    return (identity.inode, identity.size, identity.mtime_ns)
 
 
 @dataclass

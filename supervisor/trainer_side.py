@@ -191,7 +191,8 @@ class TrainerSide:
             self._say("fault.injected", {"fault": fault.id, "kind": fault.kind, "target": str(child.identity.pid)})
         known = None if fault is None else fault.id
         killed = None if self._oom is None else self._oom.risen()
-        self._post(e.TrainerExited(self._incarnation, ended.code, ended.signal, known, tuple(lines), killed))
+        how = (ended.code, ended.signal, known, tuple(lines), killed, child.is_shell)
+        self._post(e.TrainerExited(self._incarnation, *how))
 
     def _watch_pre_start(self, child: Child, pre_start: "_PreStart", ended: Exit | None) -> None:
         """Start the trainer once what runs before it has ended well; else tell why not, and what is left of it is swept."""

@@ -1,14 +1,19 @@
-"""Who has a file open for writing now, read from /proc. What cannot be read, such as another user's process, writes nothing.
+"""Who has a file open for writing now: asked of the kernel, and read from /proc.
+
+What cannot be read there, such as another user's process, writes nothing.
 
 Nothing but names and numbers in /proc is looked at: what others have open may be on storage that does not answer.
 """
 
 import ctypes
+import fcntl
 import os
 import platform
+import signal
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from lastgood.folders import members
 from supervisor.proc import pids
 
 _KCMP_NUMBERS = {"x86_64": 312, "aarch64": 272, "riscv64": 272, "ppc64le": 354, "s390x": 343}
@@ -37,6 +42,38 @@ def writers_in_place(paths: Iterable[str]) -> dict[str, frozenset[int]]:
         for real, descriptor in _open_for_writing(pid, inodes) if pid != os.getpid() else ():
             found[wanted[real]].append(_Holder(pid, descriptor))
     return {path: _apart(holders) for path, holders in found.items()}
+
+
+def is_being_written(path: str) -> bool:
+    """Whether anybody seen in /proc has a file, or any file in a folder, open for writing; no, where that cannot be told."""
+    try:
+        files = [os.path.join(path, one.path) for one in members(path)] if os.path.isdir(path) else [path]
+        doubtful = list(filter(_may_be_open, files))
+        return bool(doubtful) and any(writers_in_place(doubtful).values())
+    except OSError:
+        return False
+
+
+def _may_be_open(path: str) -> bool:
+    """False only if the kernel says that nobody has it open for writing, in which it need not be looked for.
+
+    It gives no lease to read a file to be told of writers while there is one, and on network filesystems for other reasons too.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.fcntl(
+            descriptor, fcntl.F_SETSIG, signal.SIGURG
+        )  # who opens it now tells by a signal, and by this one nothing
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _open_for_writing(pid: int, inodes: dict[str, int]) -> Iterator[tuple[str, int]]:

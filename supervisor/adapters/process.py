@@ -54,6 +54,8 @@ class Child:
         self.pidfd = pidfd
         self.output_descriptor = output_descriptor
         self._exit: Exit | None = None
+        self.is_shell = False
+        """Whether it was a shell when it was last seen alive."""
 
     @classmethod
     def spawn(cls, argv: Sequence[str], *, cwd: str | Path, env: Mapping[str, str], group: str | None = None) -> Self:
@@ -76,6 +78,8 @@ class Child:
         """How the process ended, or None while it runs; never waits. The answer is remembered."""
         if self._exit is None and self.pidfd >= 0:
             self._exit = _collect(self.pidfd)
+            if self._exit is None:
+                self.is_shell = _is_shell(self.identity.pid)
         return self._exit
 
     def ask_to_stop(self) -> list[Identity]:

@@ -18,7 +18,7 @@ from lastgood.seal import Identity, Seal, bound_seal_path, bound_seal_text, read
 from lastgood.sealing import sha256_of
 from lastgood.verdict import Kind, Proof, Verdict
 from supervisor import shelved
-from supervisor.arrivals import Arrivals, Content, Unsettled
+from supervisor.arrivals import Arrivals, Unsettled, content_of
 from supervisor.core.events import (
     LadderJudged,
     LadderUnreadable,
@@ -28,6 +28,7 @@ from supervisor.core.events import (
     SnapshotReread,
     SnapshotSealed,
 )
+from supervisor.writing import is_being_written
 
 
 @dataclass(slots=True)
@@ -147,7 +148,7 @@ class Verifier:
     def is_ours(self, rung: Rung) -> bool:
         """Whether a rung is not another run's."""
         other = self._foreign.get(rung.name)
-        return other is None or (other.inode, other.size, other.mtime_ns) != _content(rung)
+        return other is None or (other.inode, other.size, other.mtime_ns) != content_of(rung.identity)
 
     def look(self, hinted: Collection[str] = ()) -> tuple[list[SnapshotJudged | SnapshotGone], float | None]:
         """Judge what arrived and has settled; what happened to names in `hinted` may have made them whole.
@@ -174,7 +175,7 @@ class Verifier:
     def _is_known(self, rung: Rung) -> bool:
         """Whether its bytes are those that were told."""
         told = self._told.get(rung.name)
-        return told is not None and _content_of(told.identity) == _content(rung)
+        return told is not None and content_of(told.identity) == content_of(rung.identity)
 
     def _has_new_seal(self, rung: Rung) -> bool:
         """Whether a seal that came, went or changed may say something else about bytes that were told already."""
@@ -220,11 +221,11 @@ class Verifier:
             return True
         now = self._clock()
         waiting = self.unsettled.get(rung.name)
-        if waiting is None or waiting.content != _content(rung):
+        if waiting is None or waiting.content != content_of(rung.identity):
             age = time.time() - rung.mtime_ns / 1e9
             if waiting is None and age > max(self._settle_seconds, 60.0):
                 return True  # it was there long before anybody looked
-            self.unsettled[rung.name] = Unsettled(_content(rung), now)
+            self.unsettled[rung.name] = Unsettled(content_of(rung.identity), now)
             return False
         return now - waiting.still_since >= self._settle_seconds
 
@@ -246,17 +247,17 @@ class Verifier:
         return None if same else SnapshotJudged(_fact(judged))
 
     def _has_settled(self, rung: Rung, kind: Kind, known: bool) -> bool:
-        """Whether its writer must be done: it came sealed, or was still for long. What changed as it was read was not.
+        """Whether its writer must be done: it came sealed, or is still and not open any more. What changed as it was read is not.
 
         A seal that condemns known bytes may be that of bytes which are about to replace them.
         """
         sealed = not known and os.path.exists(seal_path(rung.where))
         now = self._clock()
         waiting = self.unsettled.get(rung.name)
-        if kind is Kind.INCOMPLETE or waiting is None or waiting.content != _content(rung):
-            self.unsettled[rung.name] = Unsettled(_content(rung), now)
+        if kind is Kind.INCOMPLETE or waiting is None or waiting.content != content_of(rung.identity):
+            self.unsettled[rung.name] = Unsettled(content_of(rung.identity), now)
             return sealed and kind is not Kind.INCOMPLETE
-        return sealed or now - waiting.still_since >= self._settle_seconds
+        return sealed or (now - waiting.still_since >= self._settle_seconds and not is_being_written(rung.where))
 
     def _remember(self, judged: Rung, seal: SealStamp) -> None:
         """Note that this verdict is being told, or is no other than was told."""
@@ -273,6 +274,9 @@ class Verifier:
         """
         rung = next((rung for rung in self._scan() if rung.name == name), None)
         if rung is None or not self._is_known(rung) or not self._told[name].verdict.usable:
+            return None
+        if is_being_written(rung.where):
+            del self._told[name]  # it is told anew once it is whole
             return None
         try:
             digest = sha256_of(rung.path)
@@ -292,15 +296,6 @@ class Verifier:
             return None
         self._told[name].verdict = judged.verdict
         return SnapshotSealed(_fact(judged))
-
-
-def _content(rung: Rung) -> Content:
-    """What changes when the bytes do. ctime also moves for a new link or mode, which is no arrival."""
-    return _content_of(rung.identity)
-
-
-def _content_of(identity: Identity) -> Content:
-    return (identity.inode, identity.size, identity.mtime_ns)
 
 
 def _worth(verdict: Verdict | None) -> tuple[Kind, Proof | None] | None:

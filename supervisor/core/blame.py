@@ -17,6 +17,7 @@ _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _LACK = re.compile(
     r"Address already in use|EADDRINUSE|No space left on device|Disk quota exceeded|Cannot allocate memory|[Oo]ut of memory"
     r"|MemoryError|Too many open files|Resource temporarily unavailable|Stale file handle|Input/output error|/dev/shm"
+    r"|Read-only file system|Transport endpoint is not connected"
 )
 """What a crash says that is about the machine: good snapshots meet with it as well as bad ones."""
 

@@ -72,6 +72,8 @@ def settle(state: State, death: TrainerExited, now: float, policy: Policy) -> Ou
 def is_orderly(state: State, death: TrainerExited) -> bool:
     """Whether a trainer ended of its own accord, by itself or because it was asked to: then it has outlived all its writes."""
     asked = state.ending in (Ending.STOP, Ending.PAUSE)
+    if death.shell:
+        return False  # it ends with 143 for a trainer that SIGTERM killed in a save, and with 0 for `train.py; date`
     return death.code == 0 or (asked and death.code in ORDERLY_CODES)
 
 

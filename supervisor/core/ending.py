@@ -141,7 +141,9 @@ def on_spawn_failed(state: State, event: Event, now: float, policy: Policy) -> O
 def on_exit(state: State, event: Event, now: float, policy: Policy) -> Outcome:
     """The leader is dead: whatever else belongs to it goes before anything is decided."""
     assert isinstance(event, TrainerExited)
-    seals = tuple(SealSnapshot(name) for name in state.life.unsealed) if deaths.is_orderly(state, event) else ()
+    seals = (
+        tuple(SealSnapshot(name) for name in reversed(state.life.unsealed)) if deaths.is_orderly(state, event) else ()
+    )
     life = replace(state.life, unsealed=())
     state = replace(state, phase=Phase.SELECTING, death=event, life=life, stuck=False)
     overdue = () if state.stop_signal is None else (Arm(Deadline.GRACE, now + policy.grace_seconds),)

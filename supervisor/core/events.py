@@ -196,7 +196,8 @@ class EndingNoted:
 @dataclass(frozen=True)
 class TrainerExited:
     """The trainer's leader is dead. `fault` is the id of an injected fault aimed at it; `oom_kills` is how many processes of its
-    memory group the kernel killed for want of memory while it lived, None where nobody counts.
+    memory group the kernel killed for want of memory while it lived, None where nobody counts. `shell`: it was one, and its end
+    tells nothing of that of the trainer that it ran.
     """
 
     incarnation: int
@@ -205,6 +206,7 @@ class TrainerExited:
     fault: str | None = None
     last_lines: tuple[str, ...] = ()
     oom_kills: int | None = None
+    shell: bool = False
 
 
 @dataclass(frozen=True)

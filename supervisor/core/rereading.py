@@ -95,7 +95,7 @@ def release(state: State, now: float, policy: Policy) -> Outcome:
     if _lives(state):
         return notes.joined(commands, trainer_life.watch_the_end(state, now, policy))
     orderly = state.death is not None and deaths.is_orderly(state, state.death)
-    seals = tuple(map(SealSnapshot, state.life.unsealed)) if orderly else ()
+    seals = tuple(map(SealSnapshot, reversed(state.life.unsealed))) if orderly else ()
     return replace(state, life=replace(state.life, unsealed=())), (*commands, *seals)
 
 

@@ -73,12 +73,12 @@ def on_ladder(state: State, event: Event, now: float, policy: Policy) -> Outcome
 
 
 def _outlived(state: State, death: TrainerExited, event: LadderJudged) -> tuple[Command, ...]:
-    """The last saves of a trainer that ended in order were found only now, and are whole."""
+    """The last saves of a trainer that ended in order were found only now, and are whole; the newest first, there may be many."""
     if not deaths.is_orderly(state, death) or prelude.is_on(state):
         return ()
     kinds = (Kind.INTACT, Kind.UNPROVEN)
     last = [r for r in event.rungs if r.name in event.arrived and r.verdict is not None and r.verdict.kind in kinds]
-    return tuple(SealSnapshot(rung.name) for rung in reversed(last))
+    return tuple(SealSnapshot(rung.name) for rung in last)
 
 
 def _start_or_wait(state: State, event: LadderJudged, now: float, policy: Policy) -> Outcome:

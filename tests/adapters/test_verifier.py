@@ -4,6 +4,7 @@ import errno
 import hashlib
 import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -687,6 +688,20 @@ def test_a_seal_is_for_the_bytes_it_was_made_for(
     os.replace(make_zip("other.tmp", step=9), path)
 
     assert [("step_5.pt", "intact")] == settled(verifier, clock)
+
+
+def test_what_its_writer_has_open_is_neither_told_nor_sealed(verifier: Verifier, clock: Clock, tmp_path: Path) -> None:
+    """A pause in a slow save is not its end, however long it lasts; closed, it is judged as any other."""
+    path = tmp_path / "step_5.ckpt"
+    path.write_bytes(b"whole")
+    assert [("step_5.ckpt", "unproven")] == settled(verifier, clock)
+    with path.open("ab") as file, subprocess.Popen(["sleep", "300"], stdout=file) as writer:
+        assert None is verifier.seal("step_5.ckpt")
+        assert [] == settled(verifier, clock)
+        writer.kill()
+
+    assert [("step_5.ckpt", "unproven")] == settled(verifier, clock)
+    assert None is not verifier.seal("step_5.ckpt")
 
 
 @pytest.mark.parametrize("touch", [lambda path: path.chmod(0o600), os.utime], ids=["mode", "time"])

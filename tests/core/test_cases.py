@@ -46,6 +46,8 @@ def test_a_second_death_alike_accuses() -> None:
         "OSError: [Errno 116] Stale file handle: 'data.bin'",
         "BlockingIOError: [Errno 11] Resource temporarily unavailable",
         "OSError: [Errno 28] No space left on device",
+        "OSError: [Errno 30] Read-only file system: 'step_120.bin.tmp'",
+        "OSError: [Errno 107] Transport endpoint is not connected",
     ],
 )
 def test_what_the_machine_lacks_accuses_no_snapshot(line: str) -> None:

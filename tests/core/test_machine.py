@@ -973,7 +973,18 @@ def test_a_trainer_that_ends_in_order_has_outlived_its_writes(ending: Ending | N
     _, second = step(state, ladder(rung(70, Kind.UNPROVEN), rung(60, Kind.INTACT), rung(50)), 2.0, POLICY)
 
     asked = [one.name for one in (*first, *second) if isinstance(one, c.SealSnapshot)]
-    assert (["ckpt_60.pt", "ckpt_60.pt", "ckpt_70.pt"] if sealed else []) == asked
+    assert (["ckpt_60.pt", "ckpt_70.pt", "ckpt_60.pt"] if sealed else []) == asked
+
+
+@pytest.mark.parametrize(("ending", "code"), [(Ending.STOP, 143), (None, 0)])
+def test_how_a_shell_ends_says_nothing_of_the_trainer_in_it(ending: Ending | None, code: int) -> None:
+    """With 143 too when SIGTERM killed the trainer in the midst of a save, and with 0 for what came after it in a script."""
+    state = running(ending=ending, stop_signal=15 if ending is Ending.STOP else None)
+    state = replace(state, life=replace(state.life, unsealed=("ckpt_60.pt",)))
+    state, first = step(state, e.TrainerExited(1, code, None, shell=True), 1.0, POLICY)
+    _, second = step(state, ladder(rung(70, Kind.UNPROVEN), rung(60, Kind.INTACT), rung(50)), 2.0, POLICY)
+
+    assert [] == [one for one in (*first, *second) if isinstance(one, c.SealSnapshot)]
 
 
 def test_a_run_that_is_done_is_done_whatever_was_wished() -> None:

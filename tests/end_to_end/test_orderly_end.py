@@ -100,3 +100,48 @@ def test_a_directory_that_is_unmounted_is_waited_for(bench: Bench, tmp_path: Pat
             assert 0 == process.wait(60)
             assert [] == bench.records("run.started_over")
             shutil.copytree(bench.directory, tmp_path / "copy")
+
+
+BESIDE = """
+import os, sys, threading, time
+folder = sys.argv[1]
+given = next((word.split("=", 1)[1] for word in sys.argv if word.startswith("--from=")), None)
+step = int(os.path.basename(given)[5:-5]) if given else 0
+
+def save(number):
+    with open(os.path.join(folder, f"step_{number}.ckpt"), "wb", buffering=0) as file:
+        for part in range(1 if number == 20 else 100):
+            file.write(bytes(range(250)) * 20)
+            time.sleep(0.6)
+
+while step < 10_000:
+    time.sleep(0.03)
+    step += 1
+    print("step", step, flush=True)
+    if step % 20 == 0 and step <= 40:
+        threading.Thread(target=save, args=(step,), daemon=True).start()
+"""
+
+
+@pytest.mark.parametrize("ending", ["killed", "stopped below a shell"])
+def test_a_save_that_its_writer_was_not_done_with_is_never_sealed(bench: Bench, ending: str) -> None:
+    """A thread writes on while steps are told, and pauses for longer than a file must be still: the next start is from before."""
+    script = bench.folder / "beside.py"
+    script.write_text(BESIDE)
+    passes_on = "trap 'kill -TERM $c; wait $c; exit $?' TERM; \"$@\" & c=$!; wait $c; exit $?"
+    shell = ["sh", "-c", passes_on, "sh"] if ending != "killed" else []
+    start = bench.command()
+    command = [*start[: start.index("--") + 1], *shell, sys.executable, str(script), str(bench.directory)]
+    process = bench.start(*command)
+    torn = bench.directory / "step_40.ckpt"
+    until(lambda: torn.exists() and torn.stat().st_size >= 15_000)
+    if ending == "killed":
+        os.kill(bench.records("trainer.spawned")[0]["pid"], signal.SIGKILL)
+    else:
+        process.terminate()
+        process.wait(30)
+        process = bench.start(*command)
+    bench.wait_for("trainer.spawned", 2)
+
+    assert [None, 20] == [one["step"] for one in bench.records("trainer.spawned")][:2]
+    assert ["step_20.ckpt"] == [one["name"] for one in bench.records("snapshot.sealed")]

@@ -16,10 +16,26 @@ OWN_END = [
     Mutant(
         "a trainer starts before its start is on the disk",
         "supervisor/runtime.py",
-        "        self._files.after(lambda: self._memory.after(lambda: self._start(order)))\n",
+        "        self._files.after(lambda: self._memory.after(lambda: self._start(order), prepare))\n",
         "        self._start(order)\n",
         (f"{END_TO_END}::test_a_start_is_on_the_disk_before_the_trainer_is_there",),
         "A supervisor that died with that trainer would not know that there had been one.",
+    ),
+    Mutant(
+        "a start that is ordered twice throws notes away",
+        "supervisor/adapters/notes.py",
+        "            if incarnation != self._incarnation:\n",
+        "            if True:\n",
+        ("tests/supervisor/test_small_files.py::test_what_was_begun_is_not_begun_again",),
+        "A trainer's own fallback, or its end by divergence, would go unheard.",
+    ),
+    Mutant(
+        "a death is judged without the notes of slow storage",
+        "supervisor/patience.py",
+        "            elif again or not stands_still:\n",
+        "            elif not stands_still:\n",
+        ("tests/supervisor/test_small_files.py::test_at_a_death_the_storage_gets_another_chance",),
+        "A kill of a campaign would be a crash, and spend the budget.",
     ),
     Mutant(
         "the loop waits for the disk",

@@ -40,6 +40,22 @@ TRUSTING = [
         "Another file under the same name would be resumed from unread.",
     ),
     Mutant(
+        "what is still being written is sealed",
+        "supervisor/adapters/verifier.py",
+        "        if is_being_written(rung.where):\n            del",
+        "        if False:\n            del",
+        (f"{VERIFIER}::test_what_its_writer_has_open_is_neither_told_nor_sealed",),
+        "Half a save would have the strongest proof there is.",
+    ),
+    Mutant(
+        "a shell's end is its trainer's",
+        "supervisor/core/deaths.py",
+        "    if death.shell:\n",
+        "    if False:\n",
+        ("tests/core/test_machine.py::test_how_a_shell_ends_says_nothing_of_the_trainer_in_it",),
+        "What a trainer was writing when SIGTERM killed it below a shell would be sealed as its last save.",
+    ),
+    Mutant(
         "an old seal proves whatever has its name",
         "lastgood/files.py",
         "    return Judgement(Kind.HEALTHY, Proof.SEAL, STILL_SEALED, found) if seal.accepts(found) else None\n",

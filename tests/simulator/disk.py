@@ -414,6 +414,11 @@ class Disk:
         self.partials = 0
         return []
 
+    def is_being_written(self, path: str) -> bool:
+        """Whether a living trainer has it open, which writes in place."""
+        saving = (getattr(one, "saving", None) for one in self._world.living)
+        return any(file is not None and file.name == _key(path) for file in saving)
+
     def writers(self, directory: str) -> dict[str, frozenset[int]]:
         """Who has partials: only a trainer that saves as this software does, and while it is in a save."""
         self._world.point("partials")

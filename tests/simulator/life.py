@@ -187,10 +187,10 @@ class _Driver:
             self._world.promises.keep("progress after the storm", kept, f"{starts} starts in calm weather")
 
     def _once_more(self) -> None:
-        """A run that is done stays done."""
+        """A run that is done stays done, unless a later step becomes the final one meanwhile."""
         world = self._world
-        before = world.promises.spawns
-        if (status := self._supervise()) is not None:
+        before, final_step = world.promises.spawns, world.config.final_step
+        if (status := self._supervise()) is not None and world.config.final_step == final_step:
             done = (status == ExitStatus.COMPLETED or world.asked_to_stop) and world.promises.spawns == before
             world.promises.keep("what is done stays done", done, f"status {status} at the next start")
 

@@ -186,7 +186,7 @@ MUTANTS: dict[str, Mutant] = {
         _replaced, directory_side.DirectorySide, "change", lambda _: lambda *_: None
     ),
     "forget a pause at a stop": partial(_replaced, statefile, "settle_wanted", lambda _: statefile.write_wanted),
-    "take an unreadable wish for none": partial(_replaced, wishes.Wishes, "_look", _taken_for_none),
+    "take an unreadable wish for none": partial(_replaced, wishes.Wishes, "_told", _taken_for_none),
     "freeze the status file": partial(_replaced, memory_side.MemorySide, "show", _freezing),
     "trust the wall clock": _on_wall_clock,
     "start whatever stands in the way": partial(_replaced, selecting, "_start_or_wait", lambda _: selecting._go_on),

@@ -208,6 +208,7 @@ def _storage(world: World) -> Seams:
                 "identity_of": disk.identity_of,
                 "write_durably": disk.write_durably,
                 "remove_if_there": disk.remove_if_there,
+                "is_being_written": disk.is_being_written,
             },
         ),
         (rungs, {"verify": disk.verify, "SealStamp": _stamps(world), "now_ns": world.wall_ns}),
@@ -284,6 +285,7 @@ class Child:
         self._world = world
         self._asked = asked
         self.process = leader
+        self.is_shell = isinstance(leader, Shell)
         self.identity = leader.identity
         self.pidfd = self.FIRST + leader.identity.pid
         self.output_descriptor = self.pidfd + self.FIRST

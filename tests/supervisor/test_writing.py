@@ -1,5 +1,6 @@
 """Who writes a file now: found by what is open, in real processes."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from supervisor import writing
-from supervisor.writing import writers_in_place
+from supervisor.writing import is_being_written, writers_in_place
 from tests.bench import until
 
 Start = Callable[[str], int]
@@ -108,3 +109,51 @@ def test_without_a_writer_there_is_none(start: Start, tmp_path: Path) -> None:
     path.write_bytes(b"new")
 
     assert {str(path): frozenset()} == writers_in_place([str(path)])
+
+
+@pytest.mark.parametrize("lease", [True, False])
+def test_what_somebody_has_open_is_being_written(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lease: bool
+) -> None:
+    """By the kernel's word where it gives leases, else by looking; a reader writes nothing, nor does who has closed it."""
+    if not lease:
+        monkeypatch.setattr(writing.fcntl, "fcntl", refused)
+    path = tmp_path / "a.pt"
+    start("file = open('a.pt', 'rb')")
+    assert not is_being_written(str(path))
+    start("file = open('a.pt', 'ab')")
+    assert is_being_written(str(path))
+    path.rename(tmp_path / "b.pt")
+    assert is_being_written(str(tmp_path / "b.pt"))
+
+    path.touch()
+    assert not is_being_written(str(path))
+    assert not is_being_written(str(tmp_path / "gone.pt"))
+
+
+def refused(*_: object) -> None:
+    """As filesystems answer that know no leases."""
+    raise OSError(errno.EINVAL, "no leases here")
+
+
+def test_a_folder_is_being_written_while_any_file_in_it_is(start: Start, tmp_path: Path) -> None:
+    """However deep it lies."""
+    (tmp_path / "checkpoint-5" / "ranks").mkdir(parents=True)
+    (tmp_path / "checkpoint-5" / "ranks" / "0.bin").touch()
+    assert not is_being_written(str(tmp_path / "checkpoint-5"))
+    start("file = open('checkpoint-5/ranks/0.bin', 'ab')")
+
+    assert is_being_written(str(tmp_path / "checkpoint-5"))
+
+
+def test_asking_who_writes_disturbs_no_writer(tmp_path: Path) -> None:
+    """A writer that opens the file at that very moment waits for nothing, and no signal ends who asks."""
+    path = tmp_path / "a.pt"
+    path.touch()
+    opens = "import sys, time\nuntil = time.time() + 1\nwhile time.time() < until:\n    open(sys.argv[1], 'ab').close()"
+    slowest = f"import time\nbegan = time.time()\n{opens}\nassert time.time() - began < 10"
+    with subprocess.Popen([sys.executable, "-c", slowest, str(path)]) as process:
+        while process.poll() is None:
+            is_being_written(str(path))
+
+    assert 0 == process.returncode
