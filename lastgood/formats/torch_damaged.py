@@ -129,7 +129,7 @@ def _find_pickle(source: Source, directory: dict[str, zipfile.ZipInfo]) -> tuple
     for start in _pickle_starts(source, header):
         for end, recorded in _pickle_ends(source, start, header, entry):
             size, seen = end - start, True
-            if size > 0 and source.crc(start, size) == recorded:
+            if size > 0 and _is_like_a_pickle(source, start, end) and source.crc(start, size) == recorded:
                 return start, size, True
             told = size in (source.number(end + 8), source.number(end + 8, 8))
             if recorded == 0 and told and _switched_off(source, end):
@@ -150,6 +150,11 @@ def _pickle_starts(source: Source, header: Header | None) -> list[int]:
     aligned = range(ALIGNMENT, MAX_PICKLE_START, ALIGNMENT)
     starts = dict.fromkeys([header.start, *aligned] if header and header.start else aligned)
     return [start for start in starts if source.at(start, 1) == b"\x80"]
+
+
+def _is_like_a_pickle(source: Source, start: int, end: int) -> bool:
+    """Not a tensor that begins with the same byte, whose checksum proves it as that."""
+    return source.at(start + 1, 1) <= bytes([pickles.MAX_PROTOCOL]) and source.at(end - 1, 1) == b"."
 
 
 def _switched_off(source: Source, pickle_end: int) -> bool:

@@ -326,6 +326,16 @@ def test_a_damaged_pickle_leaves_nothing_and_says_so(saved: tuple[dict[str, Any]
         intact_tensors(path)
 
 
+def test_a_tensor_that_begins_like_a_pickle_is_not_taken_for_one(tmp_path: Path) -> None:
+    """Its own checksum proves it as what it is; what is said is that the pickle is damaged."""
+    path = tmp_path / "whole.pt"
+    torch.save({"small": torch.tensor([0x80, 0x81, *range(62)], dtype=torch.uint8)}, path)
+    flip_bit(path, 100)
+    result, _ = get_out(path)
+
+    assert "its data.pkl, which says what all other bytes mean, is damaged" == result.reason
+
+
 def test_a_pickle_without_its_checksum_proves_nothing(saved: tuple[dict[str, Any], Path]) -> None:
     """A zero where the pickle's CRC32 was is damage, unless all checksums are zero."""
     _, path = saved
