@@ -161,6 +161,8 @@ class Runtime:
             self._memory.want_stop()
         elif isinstance(event, AFTER_NOTES):
             self._hear_notes(all_of_them=isinstance(event, e.TrainerExited))
+            if isinstance(event, e.StepReported | e.SnapshotJudged) and self._trainer.notes_are_late:
+                event = replace(event, notes_late=True)
         self._step(event)
         if isinstance(event, e.SnapshotReread) and self._starting is not None:
             self._start_in_order(self._starting)

@@ -18,7 +18,8 @@ class SmallFiles:
         self._directory = directory
         self._notes = Notes(launch.notes_file(directory))
         self._noted: list[Note] = []
-        self._reads = False  # a look at the notes is under way
+        self.reads = False
+        """Whether a look at the notes is under way that was not answered in time."""
         self._storage = Patient("notes", READ_SECONDS)
 
     def begin(self, incarnation: int) -> None:
@@ -30,8 +31,8 @@ class SmallFiles:
 
         `all_of_it` waits for that even if the storage has not answered before.
         """
-        if all_of_it or not self._reads:
-            self._reads = True
+        if all_of_it or not self.reads:
+            self.reads = True
             self._storage.do(self._read, again=all_of_it)
         count = len(self._noted)  # more may be coming
         noted, self._noted[:count] = self._noted[:count], []
@@ -39,7 +40,7 @@ class SmallFiles:
 
     def _read(self) -> None:
         self._noted.extend(self._notes.take())
-        self._reads = False
+        self.reads = False
 
     def fault_against(self, target: Identity) -> faults.Fault | None:
         """The fault that was announced against a process; none when that is not told in time."""

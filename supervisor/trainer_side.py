@@ -123,10 +123,9 @@ class TrainerSide:
             self._feel_pulse(incarnation)
 
     def _feel_pulse(self, incarnation: int) -> None:
-        if self.settings.trainer.heartbeat is not None:
-            self._heartbeat = Heartbeat(
-                self.settings.trainer.heartbeat, lambda: self._post(e.HeartbeatSeen(incarnation))
-            )
+        path = self.settings.trainer.heartbeat
+        if path is not None:
+            self._heartbeat = Heartbeat(path, lambda: self._post(e.HeartbeatSeen(incarnation)))
             try:
                 self._heartbeat.start()
             except RuntimeError:
@@ -163,6 +162,11 @@ class TrainerSide:
         """What the trainer has noted since this was last asked; `all_of_it` gives the storage another chance to tell."""
         return self._files.noted(all_of_it)
 
+    @property
+    def notes_are_late(self) -> bool:
+        """Whether the storage has not told the newest notes in time."""
+        return self._files.reads
+
     def ask_to_stop(self) -> None:
         """SIGTERM to the leader, and through a shell to what it runs."""
         self._asked = self._child.ask_to_stop() if self._child is not None else []
@@ -189,9 +193,8 @@ class TrainerSide:
         fault = self._files.fault_against(child.identity)
         if fault is not None:
             self._say("fault.injected", {"fault": fault.id, "kind": fault.kind, "target": str(child.identity.pid)})
-        known = None if fault is None else fault.id
         killed = None if self._oom is None else self._oom.risen()
-        how = (ended.code, ended.signal, known, tuple(lines), killed, child.is_shell)
+        how = (ended.code, ended.signal, fault.id if fault else None, tuple(lines), killed, child.is_shell)
         self._post(e.TrainerExited(self._incarnation, *how))
 
     def _watch_pre_start(self, child: Child, pre_start: "_PreStart", ended: Exit | None) -> None:

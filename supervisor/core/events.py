@@ -97,11 +97,12 @@ class SpawnFailed:
 
 @dataclass(frozen=True)
 class StepReported:
-    """The trainer's output told a step, and perhaps its loss."""
+    """The trainer's output told a step, and perhaps its loss. `notes_late`: what it noted before that is not known yet."""
 
     incarnation: int
     step: int
     loss: float | None
+    notes_late: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,9 +122,10 @@ class SavingChanged:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotJudged:
-    """A snapshot appeared or changed while the trainer ran, settled, and was judged."""
+    """A snapshot appeared or changed while the trainer ran, settled, and was judged. `notes_late` as for a step."""
 
     rung: RungFact
+    notes_late: bool = False
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,8 @@ def on_step(state: State, event: Event, now: float, policy: Policy) -> Outcome:
     if losses.diverged:
         return end(state, Ending.DIVERGED, now, policy)
     if _is_below_resumed(state, event.step, policy):
+        if event.notes_late:  # it may have noted that it found the snapshot bad; the next step is held against it
+            return stall.life_sign(state, now, policy, checked=False)
         state = replace(state, life=replace(state.life, low_steps=state.life.low_steps + 1))
         if state.life.low_steps < policy.low_steps_max:
             return state, ()
@@ -167,7 +169,7 @@ def on_snapshot(state: State, event: Event, now: float, policy: Policy) -> Outco
     alive = state.phase in (Phase.STARTING, Phase.RUNNING)
     new = _is_new(state, rung)
     tells = alive and new and rung.verdict.usable and _was_written_since(state, rung)
-    if tells and _is_below_resumed(state, rung.step, policy):
+    if tells and not event.notes_late and _is_below_resumed(state, rung.step, policy):
         return _end_ignorer(state, rung.step, now, policy)
     commands: tuple[Command, ...] = ()
     if state.memory.trust is not None:

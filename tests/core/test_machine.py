@@ -976,6 +976,18 @@ def test_a_trainer_that_ends_in_order_has_outlived_its_writes(ending: Ending | N
     assert (["ckpt_60.pt", "ckpt_70.pt", "ckpt_60.pt"] if sealed else []) == asked
 
 
+def test_who_ignores_its_snapshot_is_not_found_before_its_notes_are_read() -> None:
+    """It may have noted that it found the snapshot bad, on storage that is slow to tell; the next step decides."""
+    state = replace(running(), phase=Phase.STARTING, life=Life(pid=7, resumed=rung(50)))
+    state, first = step(state, e.StepReported(1, 3, None, notes_late=True), 1.0, POLICY)
+    assert ("resume.ignored" in names(first), state.life.checked, state.life.signs) == (False, False, 1)
+    state, second = step(state, e.SnapshotJudged(replace(rung(4), mtime_ns=99), notes_late=True), 2.0, POLICY)
+    assert "resume.ignored" not in names(second)
+    _, third = step(state, e.StepReported(1, 5, None), 3.0, POLICY)
+
+    assert "resume.ignored" in names(third)
+
+
 @pytest.mark.parametrize(("ending", "code"), [(Ending.STOP, 143), (None, 0)])
 def test_how_a_shell_ends_says_nothing_of_the_trainer_in_it(ending: Ending | None, code: int) -> None:
     """With 143 too when SIGTERM killed the trainer in the midst of a save, and with 0 for what came after it in a script."""
