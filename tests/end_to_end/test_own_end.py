@@ -110,7 +110,6 @@ def test_a_stop_is_answered_while_memory_is_being_written_to_a_slow_disk(bench: 
     assert not bench.state("run.json")["open"]
 
 
-@pytest.mark.heavy
 def test_a_stop_is_answered_while_a_start_waits_for_a_slow_disk(bench: Bench) -> None:
     """The memory of a start must be on the disk before it; a stop that comes meanwhile ends the run without a trainer."""
     process = slow(bench, *bench.command("--steps=10000"))
@@ -127,7 +126,6 @@ def test_a_stop_is_answered_while_a_start_waits_for_a_slow_disk(bench: Bench) ->
     assert not (bench.directory / "starts.txt").exists()
 
 
-@pytest.mark.heavy
 def test_a_start_is_on_the_disk_before_the_trainer_is_there(bench: Bench) -> None:
     """However long a sync takes: when the trainer begins, run.json knows of it."""
     slow(bench, *bench.command("--steps=10000"))
