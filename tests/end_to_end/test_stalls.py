@@ -10,6 +10,7 @@ import pytest
 
 from tests.bench import Bench, marked, until
 from tests.end_to_end.test_hung_storage import FREEZE, disk, freeze, thawed_afterwards, words
+from tests.supervisor.test_writing import kernel_tells_openings_apart
 
 __all__ = ["disk"]  # a fixture
 
@@ -151,6 +152,7 @@ def test_two_processes_that_write_the_same_snapshot_are_told_once(bench: Bench) 
 
 def test_two_processes_that_write_one_file_in_place_are_told_once(bench: Bench) -> None:
     """No name tells of it: each has the file open, as a second trainer would that was started by hand in the same folder."""
+    kernel_tells_openings_apart(bench.folder / "probe")
     process = bench.start(*bench.command("--steps=10000"))
     bench.wait_for("trainer.progressed")
     writes = "import sys, time; file = open(sys.argv[1], 'ab')\nwhile True: file.write(b'x' * 999); file.flush(); time.sleep(.05)"
