@@ -108,8 +108,11 @@ def _stopped(state: State) -> Outcome:
 
 
 def on_stop_idle(state: State, event: Event, now: float, policy: Policy) -> Outcome:
-    """Nothing runs and nothing is under way: the run is stopped."""
+    """Nothing runs and nothing is under way: the run is stopped. What would not die before is swept once more."""
     assert isinstance(event, StopRequested)
+    if state.stuck:
+        stopping = replace(state, phase=Phase.SELECTING, stop_signal=event.signal)
+        return stopping, (Disarm(_ALL), Arm(Deadline.GRACE, now + policy.grace_seconds), SweepTree(state.incarnation))
     return notes.joined((Disarm(_ALL),), notes.stopped(replace(state, stop_signal=event.signal)))
 
 

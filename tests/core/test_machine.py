@@ -976,6 +976,20 @@ def test_a_trainer_that_ends_in_order_has_outlived_its_writes(ending: Ending | N
     assert (["ckpt_60.pt", "ckpt_70.pt", "ckpt_60.pt"] if sealed else []) == asked
 
 
+@pytest.mark.parametrize("phase", [Phase.PAUSED, Phase.WAITING])
+@pytest.mark.parametrize("left", [(), (7,)])
+def test_a_stop_sweeps_once_more_what_would_not_die(phase: Phase, left: tuple[int, ...]) -> None:
+    """It may die by now, and what it has started since is not left behind; if not, the run is stopped all the same."""
+    state, commands = step(at(phase, stuck=True, pause=phase is Phase.PAUSED), e.StopRequested(15), 1.0, POLICY)
+    assert (Phase.SELECTING, 1) == (state.phase, [type(one) for one in commands].count(c.SweepTree))
+    state, commands = step(state, e.TreeSwept(state.incarnation, left), 2.0, POLICY)
+    if not left:
+        assert Phase.SELECTING is state.phase
+        state, commands = step(state, ladder(rung(50)), 3.0, POLICY)
+
+    assert (Phase.STOPPED, c.Exit(143)) == (state.phase, commands[-1])
+
+
 def test_who_ignores_its_snapshot_is_not_found_before_its_notes_are_read() -> None:
     """It may have noted that it found the snapshot bad, on storage that is slow to tell; the next step decides."""
     state = replace(running(), phase=Phase.STARTING, life=Life(pid=7, resumed=rung(50)))
