@@ -302,7 +302,9 @@ def _taken_instead(state: State, event: TrainerFellBack) -> RungFact | None:
     if resumed is None or all(one.name != resumed.name for one in event.rejected):
         return None
     taken = next((rung for rung in state.rungs if rung.name == event.chosen), None)
-    return taken if taken is not None and (taken.verdict is None or taken.verdict.usable) else None
+    verdict = None if taken is None else taken.verdict
+    was_read = verdict is None or verdict.usable or verdict.kind is Kind.UNREADABLE  # then: the trainer could read it
+    return taken if was_read else None
 
 
 def on_ending_noted(state: State, event: Event, now: float, policy: Policy) -> Outcome:

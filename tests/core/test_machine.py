@@ -363,6 +363,9 @@ def test_a_trainer_that_finds_its_snapshot_bad_may_fall_back_and_say_so(policy: 
     assert Phase.RUNNING is step(state, e.StepReported(1, 41, None), 1.0, policy)[0].phase
     assert Ending.IGNORED is step(state, e.StepReported(1, 7, None), 1.0, policy)[0].ending
 
+    state, _ = step(starting(rung(40, Kind.UNREADABLE)), fell_back(), 1.0, policy)  # by the trainer it was read
+    assert Phase.RUNNING is step(state, e.StepReported(1, 41, None), 1.0, policy)[0].phase
+
     quiet = e.RungFact("last.pt", None, 7)
     state, _ = step(starting(quiet), fell_back("last.pt", None), 1.0, policy)
     assert Phase.RUNNING is step(state, e.StepReported(1, 7, None), 1.0, policy)[0].phase
