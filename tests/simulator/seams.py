@@ -251,8 +251,8 @@ class Poll:
         world = self._world
         world.point("wait")
         world.promises.turned()
-        self._stand_still()
         until = world.now + milliseconds / 1000
+        self._stand_still()  # the time goes on, and may be up before it goes on itself
         while not self._is_ready():
             if not world.happen(until):
                 world.now = max(world.now, until)
