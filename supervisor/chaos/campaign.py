@@ -127,7 +127,7 @@ def _run_survivor(
             try:
                 for fault in plan:
                     done.append(injector.inject(fault))
-                    console.print(f"  step {done[-1].step:>5}: {fault.kind}: {done[-1].proof}")
+                    console.print(f"  step {done[-1].step:>5}: {fault.kind}: {done[-1].proof}", soft_wrap=True)
                     advance(done[-1].step)
             except TooLateError:
                 late = plan[len(done)]
