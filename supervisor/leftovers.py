@@ -1,4 +1,4 @@
-"""Partials that killed processes left: names that this software gives to what is being written or removed."""
+"""What killed processes left: partials, as this software calls what is being written or removed, and others' temporary names."""
 
 import os
 import re
@@ -8,6 +8,10 @@ from lastgood.naming import any_name, partial_of
 from supervisor.proc import was_there
 
 _DOUBT_SECONDS = 2.0  # by which the clock of a file server may be behind ours
+_TEMPORARY = re.compile(
+    r"(?i)^\.?(?:tmp[-_.].+|.+[-_.](?:tmp|temp|part|partial|swp|swx|incomplete)(?:[-_.]?\d*)?|.+-tmp-\d+)$"
+)
+_OF_A_COPY = re.compile(r"\.(?P<name>.+)\.[0-9A-Za-z]{6}")  # as rsync names what it is about to put in place
 
 
 def partials(folder: str) -> dict[str, bool]:
@@ -18,12 +22,6 @@ def partials(folder: str) -> dict[str, bool]:
     with os.scandir(folder) as entries:
         found = [entry for entry in entries if partial_of(entry.name) is not None]
     return {entry.name: _is_abandoned(entry) for entry in found}
-
-
-_TEMPORARY = re.compile(
-    r"(?i)^\.?(?:tmp[-_.].+|.+[-_.](?:tmp|temp|part|partial|swp|swx|incomplete)(?:[-_.]?\d*)?|.+-tmp-\d+)$"
-)
-_OF_A_COPY = re.compile(r"\.(?P<name>.+)\.[0-9A-Za-z]{6}")  # as rsync names what it is about to put in place
 
 
 def temporary(folder: str) -> int:
