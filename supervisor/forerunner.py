@@ -4,14 +4,15 @@ What killed both may be the trainer itself, by the memory it takes; so it counts
 it, and an end that came while it was being stopped or paused say nothing about the run.
 """
 
-from supervisor import faults, proc
+from supervisor import proc
 from supervisor.adapters.statefile import RunFile
+from supervisor.small_files import SmallFiles
 from supervisor.trainer_side import Say
 
 
 def judge(directory: str, run: RunFile, wanted: str | None, say: Say) -> bool:
     """Whether its end is laid to the run, by what it wrote down last; the fault that ended it is said, if one was announced."""
-    fault = None if run.supervisor is None else faults.aimed_at(directory, run.supervisor)
+    fault = None if run.supervisor is None else SmallFiles(directory).fault_against(run.supervisor)
     if fault is not None:
         say("fault.injected", {"fault": fault.id, "kind": fault.kind, "target": str(fault.pid)})
     return counts(run, proc.boot_id(), wanted, announced=fault is not None)

@@ -3,7 +3,9 @@
 import os
 import signal
 import sys
+import threading
 import time
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +15,7 @@ from lastgood.contract import EVENTS_FILE, STATE_DIR
 from supervisor.errors import AlreadySupervisedError, ExitStatus, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from supervisor.settings import Settings
 
@@ -21,6 +23,8 @@ Words = Annotated[
     list[str] | None,
     typer.Argument(metavar="CONFIG | -- CMD...", help="A YAML file; or with --checkpoints, the command."),
 ]
+LATE_SECONDS = 5.0  # to read a few small files
+
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="K=V", help="Override a setting, a.b=value.")]
 
 
@@ -138,15 +142,16 @@ def supervise(
     from supervisor.runtime import Runtime
 
     directory = os.path.realpath(chosen.checkpoints.dir)
-    try:
-        statefile.prepare(directory)
-    except UsageError as error:
-        raise UsageError(f"{where}: {error}") from None
-    try:
-        lock = statefile.lock(directory)
-        found = _run_of(directory, chosen, new_run)
-    except OSError as error:
-        raise UsageError(f"checkpoints.dir: {directory} cannot be used now: {error.strerror}; try again") from None
+    with _told_when_late(directory):
+        try:
+            statefile.prepare(directory)
+        except UsageError as error:
+            raise UsageError(f"{where}: {error}") from None
+        try:
+            lock = statefile.lock(directory)
+            found = _run_of(directory, chosen, new_run)
+        except OSError as error:
+            raise UsageError(f"checkpoints.dir: {directory} cannot be used now: {error.strerror}; try again") from None
     shape: Any = chosen.log.format
     if shape == "auto":
         shape = "text" if sys.stdout is not None and sys.stdout.isatty() else "json"
@@ -159,6 +164,18 @@ def supervise(
     finally:
         journal.close()
         os.close(runtime.lock)
+
+
+@contextmanager
+def _told_when_late(directory: str) -> "Iterator[None]":
+    """Nothing can be done without the directory, and what waits for its storage cannot even be killed; so it is said."""
+    words = f"lastgood: {directory}: the storage does not answer; waiting for it"
+    late = threading.Timer(LATE_SECONDS, partial(print, words, file=sys.stderr, flush=True))
+    late.start()
+    try:
+        yield
+    finally:
+        late.cancel()
 
 
 def _run_of(directory: str, chosen: "Settings", new_run: bool) -> Any:

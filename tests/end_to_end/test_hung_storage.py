@@ -6,8 +6,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 
 from supervisor.proc import stat_of
 from tests.bench import Bench, until
-from tests.crash import disks
+from tests.crash import disks, held
 from tests.crash.conftest import give_up
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(240)]  # what will not die is waited for as long as it deserves
@@ -40,7 +41,7 @@ if len(sys.argv) > 4 and os.fork() == 0:
     while True:
         touch("worker")
         time.sleep(0.01)
-while step < 100:
+while step < FINAL:
     time.sleep(0.05)
     step += 1
     print("step", step, flush=True)
@@ -72,25 +73,42 @@ def thawed_afterwards(at: Path) -> Iterator[None]:
             pass  # it is not frozen
 
 
+Switch = Callable[[bool], None]
+
+
+@contextmanager
+def frozen_ext4(folder: Path) -> Iterator[tuple[Path, Switch]]:
+    """A filesystem, and what freezes and thaws it."""
+    image = disks.make_image(folder / "image", "ext4")
+    with (
+        disks.loop_device(image) as device,
+        disks.mounted(device, "ext4", folder / "disk") as at,
+        thawed_afterwards(at),
+    ):
+        yield at, lambda still: freeze(at, FREEZE if still else THAW)
+
+
+@contextmanager
+def held_fuse(folder: Path) -> Iterator[tuple[Path, Switch]]:
+    """A filesystem that a process serves, and what makes it answer no more, and again."""
+    with held.served(folder) as (at, hold):
+        yield at, lambda still: hold.touch() if still else hold.unlink()
+
+
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
+def disk(bench: Bench) -> Iterator[Path]:
     """An ext4 of its own, which answers again when the test is over."""
     if reason := disks.why_not("ext4"):
         give_up(reason)
-    image = disks.make_image(tmp_path / "image", "ext4")
-    with (
-        disks.loop_device(image) as device,
-        disks.mounted(device, "ext4", tmp_path / "disk") as at,
-        thawed_afterwards(at),
-    ):
+    with frozen_ext4(bench.folder) as (at, _):
         yield at
 
 
-def words(bench: Bench, data: Path, *more: str) -> list[str]:
+def words(bench: Bench, data: Path, *more: str, final_step: int = 100, silence: float = 1.0) -> list[str]:
     """The words of `run` over a trainer that writes into `data` at each step, or has a child that does."""
     script = bench.folder / "writer.py"
-    script.write_text(WRITER)
-    quick = ("run.final_step=100", "stall.running_seconds=1")
+    script.write_text(WRITER.replace("FINAL", str(final_step)))
+    quick = (f"run.final_step={final_step}", f"stall.running_seconds={silence}")
     start = bench.command(sets=quick, resume="env")
     program = [sys.executable, str(script), str(bench.directory), str(data), str(Path(__file__).parents[1])]
     return [*start[: start.index("--") + 1], *program, *more]
@@ -159,6 +177,66 @@ def test_whoever_asked_for_it_is_told_with_6(bench: Bench, disk: Path) -> None:
         assert "cannot be ended" in bench.records("run.failed")[0]["reason"]
     assert 0 == bench.lastgood(*line).returncode
     assert 2 == len(bench.starts())
+
+
+def test_a_start_on_storage_that_does_not_answer_says_so_and_waits(bench: Bench, disk: Path) -> None:
+    """One line on standard error, and once the storage answers, the run as ever."""
+    bench.directory = disk / "checkpoints"
+    line = words(bench, bench.folder, final_step=10)
+    freeze(disk, FREEZE)
+    with thawed_afterwards(disk):
+        process = bench.start(*line)
+        log = bench.folder / "supervisor-0.log"
+        said = until(log.read_text)
+        time.sleep(1)
+
+        expected = f"lastgood: {bench.directory}: the storage does not answer; waiting for it\n"
+        assert (expected, expected, True) == (said, log.read_text(), waits_for_the_disk(process.pid))
+    assert 0 == process.wait(40)
+
+
+def has_saved(run: Bench, starts: int) -> bool:
+    """Whether the trainer of this start has saved a snapshot."""
+    begun = run.starts() if (run.directory / "starts.txt").exists() else []
+    saved = [int(path.stem[5:]) for path in run.directory.glob("step_*.pt")]
+    return len(begun) == starts and max(saved, default=0) > int(begun[-1])
+
+
+RUNS, ROUNDS = 25, 2
+
+
+@pytest.mark.parametrize(
+    ("storage", "reason"),
+    [(frozen_ext4, lambda: disks.why_not("ext4")), (held_fuse, held.why_not)],
+    ids=["ext4", "FUSE"],
+)
+def test_fifty_times_storage_that_does_not_answer_is_waited_for(
+    bench: Bench, storage: Callable[[Path], Any], reason: Callable[[], str | None]
+) -> None:
+    """Twenty-five runs, twice each: silence is told in time, who outlives SIGKILL by name, and nothing is started beside it."""
+    if why := reason():
+        give_up(why)
+    with storage(bench.folder) as (data, stand_still):
+        runs = [Bench(bench.folder / f"run{number}") for number in range(RUNS)]
+        for run in runs:
+            run.folder.mkdir()
+            bench.started.append(run.start(*words(run, data, final_step=300, silence=2.0)))
+        for count in range(1, ROUNDS + 1):
+            leaders = [run.wait_for("trainer.spawned", count, 60)["pid"] for run in runs]
+            for run in runs:
+                until(partial(has_saved, run, count), 60)
+            stand_still(True)
+            told = [run.wait_for("trainer.stuck", count, 60)["pids"] for run in runs]
+            alone = [len(run.starts()) for run in runs]
+            stand_still(False)
+
+            assert [[leader] for leader in leaders] == told
+            assert [count] * RUNS == alone
+        assert [0] * RUNS == [process.wait(90) for process in bench.started]
+    for run in runs:
+        stalls = run.records("trainer.stalled")
+        assert (ROUNDS, ROUNDS + 1) == (len(stalls), len(run.starts()))
+        assert 5.0 > max(one["seconds"] for one in stalls)
 
 
 def spoken(bench: Bench) -> list[Any]:

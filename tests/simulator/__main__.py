@@ -29,10 +29,12 @@ def main() -> int:
     met: Counter[str] = Counter()
     ends: Counter[int] = Counter()
     starts = 0
+    trained_seconds = 0.0
     for life in _lives(range(asked.first, asked.first + asked.seeds), asked.jobs):
         met.update(life.met)
         ends.update(life.statuses)
         starts += life.spawns
+        trained_seconds += life.trained_seconds
         if asked.history or life.broken is not None:
             print(life.told())
         if life.broken is not None:
@@ -41,6 +43,7 @@ def main() -> int:
     for kind in kinds():
         print(f"{kind:<{width}} {met[kind]:>9,}")
     print(f"ends by exit status: {dict(sorted(ends.items()))}")
+    print(f"{trained_seconds / 3600:,.0f} hours of training, no trainer that went on was called stalled")
     print(f"{asked.seeds:,} lives, {starts:,} trainers, no promise broken")
     return 0
 

@@ -32,6 +32,7 @@ class Life:
     broken: str | None
     history: list[str]
     seconds: float
+    trained_seconds: float
     spawns: int
     supervisors: int
     statuses: list[int]
@@ -67,7 +68,15 @@ def live(seed: int, broken_product: AbstractContextManager[None] | None = None) 
             broken = f"no exception: {type(error).__name__}: {error}"
     history = [" ".join(map(str, what)) for what in world.history]
     return Life(
-        world.plan, world.met, broken, history, world.now, world.promises.spawns, world.supervisor, driver.statuses
+        world.plan,
+        world.met,
+        broken,
+        history,
+        world.now,
+        world.trained_seconds,
+        world.promises.spawns,
+        world.supervisor,
+        driver.statuses,
     )
 
 

@@ -272,6 +272,7 @@ class Trainer(Process):
             self._soon(BEAT_SECONDS * BEATS, self._tick)
             return
         self.step += 1
+        world.trained_seconds += self._pace
         if world.loops and self.step > (self.resumed or 0) + 1:
             world.meet(Fault.DIE_ALONG if world.loops_along else Fault.CRASH_LOOP)
             self._looped = True

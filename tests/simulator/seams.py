@@ -101,10 +101,7 @@ def _loop(world: World) -> Seams:
         (wishes, {"Patient": partial(Patient, world)}),
         (
             forerunner,
-            {
-                "faults": SimpleNamespace(aimed_at=partial(_aimed_at_supervisor, world)),
-                "proc": SimpleNamespace(boot_id=lambda: str(world.boot)),
-            },
+            {"proc": SimpleNamespace(boot_id=lambda: str(world.boot))},
         ),
     ]
 
@@ -534,9 +531,12 @@ class Patient:
             self._late.append(act)
             if len(self._late) == 1:
                 world.meet("small-file-late")
+                seconds = SLOW_SECONDS * world.random.random()
                 if self._name == "wish":
                     world.promises.wish_is_late()
-                world.after(SLOW_SECONDS * world.random.random(), self._catch_up)
+                else:
+                    world.notes_late_until = world.now + seconds
+                world.after(seconds, self._catch_up)
         else:
             act()
         return True
@@ -604,14 +604,11 @@ def _is_alive(world: World, identity: Identity) -> bool:
 
 
 def _aimed_at(world: World, directory: str, target: Identity) -> InjectedFault | None:
-    chaos = next((one.chaos for one in world.processes if one.identity == target), None)
-    return None if chaos is None else InjectedFault(chaos, "kill", target.pid, target.start_ticks, None, world.wall())
-
-
-def _aimed_at_supervisor(world: World, directory: str, target: Identity) -> InjectedFault | None:
-    if target.pid not in world.announced:
-        return None
-    return InjectedFault(f"f{target.pid}", "kill-the-supervisor", target.pid, target.start_ticks, None, world.wall())
+    if target.pid in world.announced:  # a supervisor
+        told, kind = f"f{target.pid}", "kill-the-supervisor"
+    else:
+        told, kind = next((one.chaos for one in world.processes if one.identity == target), None), "kill"
+    return None if told is None else InjectedFault(told, kind, target.pid, target.start_ticks, None, world.wall())
 
 
 def _signals(world: World) -> SimpleNamespace:

@@ -15,6 +15,7 @@ from tests.simulator.promises import PROMISES
 LIVES = 2_000
 BLOCKS = 4
 MET_MIN = 2  # times that a block must have met each kind of fault
+HOURS_MIN = 10.0  # of training in a block, in which no trainer that goes on may be called stalled
 MUTANT_SEEDS_MAX = 3000
 ROOT = Path(__file__).parents[2]
 
@@ -27,12 +28,15 @@ def the_same(life: Life) -> tuple[object, ...]:
 def test_no_promise_is_broken_in_thousands_of_lives(block: int) -> None:
     """Whatever goes wrong in a life, every promise is kept at each step, and after the storm the run completes."""
     met: Counter[str] = Counter()
+    trained_seconds = 0.0
     count = LIVES // BLOCKS
     for seed in range(block * count, (block + 1) * count):
         life = live(seed)
         assert life.broken is None, life.told()
         met.update(life.met)
+        trained_seconds += life.trained_seconds
 
+    assert HOURS_MIN < trained_seconds / 3600
     assert not [kind for kind in kinds() if met[kind] < MET_MIN], met
 
 

@@ -77,6 +77,8 @@ class World:
         self.kill_in: int | None = None
         self.pause_seconds = 0.0
         self.paused_until = -1.0
+        self.notes_late_until = -1.0
+        self.trained_seconds = 0.0
         self.pauses = False
         """Whether a pause is wanted now, whatever the file says."""
         self.argv: list[str] = []

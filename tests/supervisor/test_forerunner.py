@@ -1,10 +1,13 @@
 """When the end of the supervisor before this one counts against the run, and when it says nothing about it."""
 
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from supervisor import small_files
 from supervisor.adapters.statefile import RunFile
 from supervisor.core.memory import Memory
 from supervisor.faults import Fault, announce
@@ -53,3 +56,17 @@ def test_a_fault_is_known_by_the_very_process_it_was_announced_against(tmp_path:
     assert counted(replace(here, supervisor=Identity(4711, 100)))
     assert counted(replace(here, supervisor=None))
     assert 1 == len(said)
+
+
+def test_a_fault_that_the_storage_does_not_tell_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then the end counts, as that of a trainer would."""
+    answers = threading.Event()
+    monkeypatch.setattr(small_files, "READ_SECONDS", 0.1)
+    monkeypatch.setattr(small_files.faults, "aimed_at", lambda directory, target: answers.wait(30) and FAULT)
+    began = time.monotonic()
+
+    assert judge(str(tmp_path), replace(LOST, boot=boot_id()), "run", lambda event, fields: None)
+    assert 5.0 > time.monotonic() - began
+    answers.set()
