@@ -1,12 +1,17 @@
 """The rows, in the order of the table."""
 
-from benchmarks import ladder, saving, supervising, training, verifying
+from benchmarks import ladder, restarting, saving, supervising, training, verifying
 from benchmarks.harness import Row
 
 HASH = "one plain hashlib SHA-256 pass"
 SAVE = "torch.save + fsync"
 
+RESTART = "SIGKILL to the first resumed step, bundled trainer, standby ready"
+
 ROWS = [
+    Row("restart", RESTART, "torchrun --max-restarts", 0.15, restarting.against_torchrun, 6, cold=True),
+    Row("restart-shell", "the same", "a shell loop", 0.15, restarting.against_shell, 6, cold=True),
+    Row("restart-cold", "the same without standby", "a shell loop", 1.1, restarting.cold, 8, cold=True),
     Row("death", "SIGKILL of a small trainer to its exit collected", None, 1, supervising.death, 400),
     Row("death-p99", "the same, 99 of 100", None, 5, supervising.death, 400, share=0.99),
     Row("decision", "dead tree to next start, ten verified large snapshots", None, 50, supervising.decision, 20),

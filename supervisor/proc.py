@@ -105,6 +105,12 @@ def holds_variable(pid: int, name: str, value: str) -> bool:
     return entry in b"\0%b\0" % _read(f"/proc/{pid}/environ")
 
 
+def memory_of(pid: int) -> int:
+    """Bytes of the machine's memory that a process holds; 0 when there is none."""
+    fields = _read(f"/proc/{pid}/statm").split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else 0
+
+
 def program_of(pid: int) -> str:
     """The file name of the program that a process runs; empty when that cannot be told."""
     try:

@@ -48,6 +48,8 @@ TYPES: Final[Mapping[str, Type]] = {
     **dict.fromkeys(("changed", "at_next_start", "needs_restart"), _TEXTS),
     **dict.fromkeys(("pids", "uninterruptible"), _WHOLES),
     "rejected": _REJECTED,
+    "stages": {"type": "object", "additionalProperties": {"type": "number", "minimum": 0}},
+    "total": {"type": "number", "minimum": 0},
     "loss": {"type": ["number", "string", "null"]},  # a number that JSON does not have is told in words: nan, inf
 }
 """What a field holds, by its name, which means the same in every record."""

@@ -223,6 +223,13 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         "error", "What must outlive the supervisor could not be written; it is tried again with the next change.",
         {"reason": "what the system said"},
     ),
+    "restart.timeline": Kind(
+        "info",
+        "The first step after a restart was told: where the time since the death was noticed went.",
+        {"stages": "milliseconds of each: exit (last words read), sweep (no process left), delay (backoff), judge (the directory "
+                   "read), choose, start (memory written, process started), first_step",
+         "total": "milliseconds of all"},
+    ),
     "restart.scheduled": Kind(
         "info", "The trainer will be started again.",
         {"delay_seconds": "how long until then", "cause": "what the death was put down to",

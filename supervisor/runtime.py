@@ -23,7 +23,7 @@ from supervisor.core import commands as c
 from supervisor.core import events as e
 from supervisor.core import machine
 from supervisor.core.stall import STALLS
-from supervisor.core.state import Policy, State
+from supervisor.core.state import Phase, Policy, State
 from supervisor.directory_side import DirectorySide
 from supervisor.holding import Holding
 from supervisor.mailbox import CLOSE_SECONDS, Mailbox
@@ -33,13 +33,13 @@ from supervisor.records import CATALOGUE
 from supervisor.reloading import ReloadSide
 from supervisor.settings import Settings, inert
 from supervisor.summary import summary
+from supervisor.timeline import Timeline
 from supervisor.trainer_side import TrainerSide
 from supervisor.wishes import Wishes
 
 STATUS_SECONDS = 0.5  # how often status.json is written at most
-PAUSED_SECONDS = (
-    2.0  # later than this, it was the supervisor that stood still, and the trainer may have spoken meanwhile
-)
+PAUSED_SECONDS = 2.0
+"""Later than this, it was the supervisor that stood still, and the trainer may have spoken meanwhile."""
 AFTER_NOTES = (e.StepReported, e.SnapshotJudged, e.SnapshotReread, e.TrainerExited, e.TreeSwept)
 """What a trainer noted it had noted before it printed, saved or died with all its processes, and so it is judged if the storage
 tells the notes in time."""
@@ -67,7 +67,7 @@ class Runtime:
         self._notifier = Notifier(settings.notify, self._mailbox.hand, self._say)  # before the trainer's side
         self._trainer = TrainerSide(settings, self._directory, run.run_id, self._mailbox, self._post, self._say)
         self._files = DirectorySide(settings, self._directory, verifier, self._mailbox, self._post, self._say)
-        self._trainer.own = self._notifier.pids
+        self._trainer.kin.own.append(self._notifier.pids)
         self._trainer.ended = self._files.hindrances.died
         written_by = replace(run, boot=proc.boot_id(), supervisor=proc.identity_of(os.getpid()))
         self._memory = MemorySide(self._directory, written_by, self._mailbox, self._say)
@@ -77,6 +77,7 @@ class Runtime:
         self._reload = ReloadSide(settings, read_again, self._mailbox, self._say, self._take)
         self._wishes = Wishes(self._directory, self._say, self._step)
         self._overdue = Overdue(self._say)
+        self._timeline = Timeline(self._say)
         self._starting: c.SpawnTrainer | None = None
         self._beside: list[c.Reread] = []
         self._status_at = 0.0
@@ -92,7 +93,7 @@ class Runtime:
     def run(self) -> int:
         """Supervise until the run ends; returns the exit status."""
         become_subreaper()
-        self._trainer.enter_group()
+        self._trainer.kin.enter_group()
         self._take_signals()
         wanted = self._wishes.begin()
         self._state = replace(self._state, pause=wanted == "pause")  # also after a reboot
@@ -110,6 +111,7 @@ class Runtime:
                     self._trainer.reap()
                     self._hear_notes(all_of_them=False)
                     self._wishes.read_again()
+                self._stand_by()
                 self._overdue.look(self._state, self._trainer.lives)
                 self._write_status()
         finally:
@@ -117,6 +119,14 @@ class Runtime:
         self._say("supervisor.stopped", {"status": int(self._status)})
         self._notifier.close()
         return self._status
+
+    def _stand_by(self) -> None:
+        """The next trainer is started in advance once this one has made sure that it can progress; a pause frees its memory."""
+        life = self._state.life
+        if self._state.phase is Phase.PAUSED:
+            self._trainer.stand_down()
+        elif self._state.phase is Phase.RUNNING and life.progressed and not life.finishing:
+            self._trainer.stand_by()
 
     def _introduction(self) -> dict[str, Any]:
         return {
@@ -173,6 +183,7 @@ class Runtime:
 
     def _step(self, event: e.Event) -> None:
         if self._status is None:
+            self._timeline.take(event, self._trainer.exited_at)
             self._act(*machine.step(self._state, event, time.monotonic(), self._policy))
 
     def _pass_deadlines(self) -> None:
@@ -187,6 +198,7 @@ class Runtime:
     def _act(self, state: State, orders: tuple[c.Command, ...]) -> None:
         self._state = state
         for order in orders:
+            self._timeline.take(order, self._trainer.exited_at)
             self._carry_out(order)
 
     def _carry_out(self, order: c.Command) -> None:  # noqa: C901 - one flat dispatch, a line or two a command
@@ -240,7 +252,7 @@ class Runtime:
     def _let_go(self, reason: str) -> None:
         """Another supervisor has the directory: end, and leave alone what is its own."""
         self._say("supervisor.lock_lost", {"reason": reason})
-        for side in (self._memory, self._files, self._trainer):
+        for side in (self._memory, self._files, self._trainer.kin):
             side.let_go()
         self._decide(e.StopRequested(signal.SIGTERM))
 
@@ -290,14 +302,12 @@ class Runtime:
         if now < self._status_at and self._status is None:
             return
         self._status_at, self._shown = now + STATUS_SECONDS, self._state
-        leader = self._trainer.leader if self._trainer.lives else None
         context = {
             "name": self._settings.run.name,
             "run_id": self._found.run_id,
             "directory": self._directory,
             "supervisor_pid": os.getpid(),
-            "trainer_pid": None if leader is None else leader.pid,
-            "trainer_start_ticks": None if leader is None else leader.start_ticks,
+            **self._trainer.told(),
             "exit_status": self._status,
             "written_at": time.time(),
             "records_lost": self._journal.lost,

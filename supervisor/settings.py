@@ -63,7 +63,9 @@ class Trainer(_Part):
     env: Variables = Field(
         default_factory=dict, description="Variables added to its environment; their values never reach a record."
     )
-    standby: Switch = Field("auto", description="Start the next process in advance.", json_schema_extra=_NOT_YET)
+    standby: Switch = Field(
+        "auto", description="Start the next process in advance; auto: the bundled trainer's, on: of any Python command."
+    )
     grace_seconds: Seconds = Field(60.0, description="Time between asking it to stop and SIGKILL; longer than a save.")
 
 

@@ -9,19 +9,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from lastgood import contract
-from supervisor import launch, stalled, supervisors
-from supervisor.adapters import cgroup, tree
+from supervisor import launch, stalled
+from supervisor.adapters import cgroup
 from supervisor.adapters.heartbeat import Heartbeat
 from supervisor.adapters.notes import Note
 from supervisor.adapters.output import OutputDrain
 from supervisor.adapters.process import Child, Exit
 from supervisor.core import events as e
+from supervisor.kin import Kin
 from supervisor.mailbox import Mailbox, Worker
-from supervisor.proc import Identity, is_alive, reap_orphans, snapshot
+from supervisor.proc import Identity, is_alive, reap_orphans
 from supervisor.settings import Settings
 from supervisor.small_files import SmallFiles
+from supervisor.standing_by import StandingBy, is_wanted
 
-SWEEP_SECONDS = 10.0  # a killed process of 100 GB needs a few seconds to give its memory back
 LAST_WORDS_SECONDS = 0.05  # how long the end of a dead trainer's pipe is waited for: its own words are in there by now,
 # and are read in any case; a worker of it that still holds the pipe open must not hold up the restart
 
@@ -59,21 +60,17 @@ class TrainerSide:
         self._heartbeat: Heartbeat | None = None
         self._files = SmallFiles(directory)
         self._asked: list[Identity] = []
-        self._born_before = _children()
-        self.own: Callable[[], tuple[int, ...]] = tuple
-        """Tells the processes that were started since, and do not belong to the run either."""
-        self._group: cgroup.TrainerGroup | None = None
-        self._is_ours = True
+        self._was_waiting = False
+        self.exited_at: float | None = None
+        """When the present trainer was first seen dead, in monotonic seconds."""
+        self.kin = Kin(directory)
+        self._standby = StandingBy()
+        self.kin.own.append(lambda: self._standby.pids)
         self._oom: cgroup.OomCounter | None = None
         self.leader: Identity | None = None
         """The present or last trainer's leader."""
         self.ended: Callable[[list[int]], None] = _ignore
         """To be told the processes that a sweep has ended, in the killing thread."""
-
-    def enter_group(self) -> None:
-        """Take a control group for the trainer, where one can be had, and another for this process."""
-        is_service = supervisors.unit_in(supervisors.cgroups_of(os.getpid())) is not None
-        self._group = cgroup.TrainerGroup.made(self._directory, is_service)
 
     @property
     def lives(self) -> bool:
@@ -116,9 +113,11 @@ class TrainerSide:
         def on_step(step: int, loss: float | None, _lines: int) -> None:
             self._post(e.StepReported(incarnation, step, loss))
 
-        leader = self._launch(argv, env)
+        leader = self._launch(argv, env, in_advance=True)
         if leader is not None:
-            self._post(e.TrainerSpawned(incarnation, leader.pid))  # before its first step can be told
+            self._post(
+                e.TrainerSpawned(incarnation, leader.pid, self._was_waiting)
+            )  # before its first step can be told
             self._hear(on_step)
             self._feel_pulse(incarnation)
 
@@ -131,16 +130,19 @@ class TrainerSide:
             except RuntimeError:
                 self.kill_tree()  # as one whose output nobody hears
 
-    def _launch(self, argv: list[str], env: dict[str, str]) -> Identity | None:
-        """Start a process as the leader of the run's, or tell why that cannot be done."""
+    def _launch(self, argv: list[str], env: dict[str, str], in_advance: bool = False) -> Identity | None:
+        """Start a process as the leader of the run's, or tell why that cannot be done; `in_advance`: it may have been before."""
+        cwd = self.settings.trainer.cwd
         try:
-            self._oom = cgroup.OomCounter(self._group)
-            entrance = None if self._group is None else self._group.entrance()
-            child = Child.spawn(argv, cwd=self.settings.trainer.cwd, env=env, group=entrance)
+            self._oom = cgroup.OomCounter(self.kin.group)
+            entrance = None if self.kin.group is None else self.kin.group.entrance()
+            waiting = self._standby.take(argv, env, cwd, entrance) if in_advance else None
+            child = waiting or Child.spawn(argv, cwd=cwd, env=env, group=entrance)
+            self._was_waiting = waiting is not None
         except OSError as error:
             self._post(e.SpawnFailed(self._incarnation, f"{error.strerror or error}"))
             return None
-        self._child, self.leader, self._asked = child, child.identity, []
+        self._child, self.leader, self._asked, self.exited_at = child, child.identity, [], None
         self._poll.register(child.pidfd, select.POLLIN)
         return child.identity
 
@@ -167,6 +169,32 @@ class TrainerSide:
         """Whether the storage has not told the newest notes in time."""
         return self._files.reads
 
+    def stand_by(self) -> None:
+        """Have the next trainer ready, where that is wanted; called as often as the loop comes round while this one does well."""
+        if is_wanted(self.settings):
+            self._standby.look(self._next_command, self.settings.trainer.cwd)
+        else:
+            self._standby.end()
+
+    def stand_down(self) -> None:
+        """Have none: its memory is somebody else's now."""
+        self._standby.end()
+
+    def told(self) -> dict[str, Any]:
+        """What status.json says of the trainer and of the next one, each null while there is none."""
+        leader = self.leader if self.lives else None
+        return {
+            "trainer_pid": None if leader is None else leader.pid,
+            "trainer_start_ticks": None if leader is None else leader.start_ticks,
+            "standby": self._standby.told(),
+        }
+
+    def _next_command(self) -> tuple[list[str], dict[str, str]]:
+        """All but what is resumed from."""
+        settings, directory = self.settings, self._directory
+        env = launch.environment(settings, directory, self._run_id, self._incarnation + 1, None, os.environ)
+        return launch.arguments(settings, directory, None), env
+
     def ask_to_stop(self) -> None:
         """SIGTERM to the leader, and through a shell to what it runs."""
         self._asked = self._child.ask_to_stop() if self._child is not None else []
@@ -184,6 +212,7 @@ class TrainerSide:
             return
         if ended is None:
             return
+        self.exited_at = self.exited_at or time.monotonic()
         self._unwatch(child)
         if any(is_alive(identity) for identity in self._asked):
             return
@@ -231,22 +260,9 @@ class TrainerSide:
         drain.close()
         return lines
 
-    @property
-    def _marker(self) -> tuple[str, str] | None:
-        """What all processes of this directory's runs carry: also of a run that `--new-run` or a lost run.json has ended,
-        and not of a copy of the directory. None once another supervisor's carry it too.
-        """
-        return (contract.ENV_CHECKPOINT_DIR, self._directory) if self._is_ours else None
-
-    def let_go(self) -> None:
-        """End only what descends from this process or is in its trainer's session: the directory, by which the run's processes
-        are known otherwise, and the control group of that name are another supervisor's now.
-        """
-        self._is_ours = False
-
     def reap(self) -> None:
         """Collect adopted processes that have ended."""
-        reap_orphans({self.leader.pid} if self.leader is not None else ())
+        reap_orphans({*self.kin.spared(), *(() if self.leader is None else (self.leader.pid,))})
 
     def keep_evidence(self, incarnation: int, stage: str, seconds: float) -> None:
         """Write down what the processes of the living trainer are doing, before a kill that is asked for after this."""
@@ -258,7 +274,7 @@ class TrainerSide:
             self._mailbox.hand(lambda: self._say(event, fields))
 
         self._killer.submit(
-            lambda: stalled.keep_evidence(folder, incarnation, head, lambda: self._members(leader), places, tell)
+            lambda: stalled.keep_evidence(folder, incarnation, head, lambda: self.kin.members(leader), places, tell)
         )
 
     def kill_tree(self) -> None:
@@ -268,23 +284,7 @@ class TrainerSide:
             self._pre_start.then = None
         if self._child is None or leader is None:
             return
-        self._killer.submit(lambda: _ignore(self._swept(leader)))
-
-    def _members(self, leader: Identity | None) -> list[Identity]:
-        group = self._group if self._is_ours else None
-        return tree.members(leader, self._marker, exclude=self._spared(), group=group)
-
-    def _swept(self, leader: Identity | None) -> list[Identity]:
-        """Kill all that belongs to the run, but not what this process had started before it became the supervisor."""
-        kept = () if leader is None or self._child is None else (leader.pid,)
-        return tree.sweep(
-            leader,
-            self._marker,
-            exclude=self._spared(),
-            group=self._group if self._is_ours else None,
-            limit_seconds=SWEEP_SECONDS,
-            keep_unreaped=kept,
-        )
+        self._killer.submit(lambda: _ignore(self.kin.sweep(leader, (leader.pid,))))
 
     def sweep_tree(self, incarnation: int) -> None:
         """Kill what is left of a dead trainer, or of a supervisor before this one; tells TreeSwept."""
@@ -292,8 +292,8 @@ class TrainerSide:
         first = leader is None  # no trainer of this supervisor has lived yet: an earlier one left this
 
         def work() -> None:
-            found = [one.pid for one in self._members(leader)]
-            left = self._swept(leader)
+            found = [one.pid for one in self.kin.members(leader)]
+            left = self.kin.sweep(leader)
             self.ended([*found, *(() if leader is None else (leader.pid,))])
             if first and found:
                 self._mailbox.hand(lambda: self._say("trainer.leftover_ended", {"pids": found}))
@@ -301,25 +301,16 @@ class TrainerSide:
 
         self._killer.submit(work)
 
-    def _spared(self) -> tuple[int, ...]:
-        """Children of this process that are not of the run."""
-        return (*self._born_before, *self.own())
-
     def close(self, until: float | None = None) -> None:
         """Leave no trainer and no thread."""
+        self._standby.end()
         if self._child is not None:
-            self._swept(self._child.identity)
+            self.kin.sweep(self._child.identity, (self._child.identity.pid,))
             self._last_lines()
             self._child.close()
         self._killer.close(until)
-        if self._group is not None:
-            self._group.leave()
-
-
-def _children() -> tuple[int, ...]:
-    """Children of this process now: a shell that started them and then became the supervisor, as containers do."""
-    this = os.getpid()
-    return tuple(stat.pid for stat in snapshot().values() if stat.parent == this)
+        if self.kin.group is not None:
+            self.kin.group.leave()
 
 
 def _nothing(_step: int, _loss: float | None, _lines: int) -> None:

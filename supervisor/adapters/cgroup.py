@@ -14,6 +14,11 @@ from typing import Self
 TRAINERS = "lastgood-trainer"
 SUPERVISORS = "lastgood-supervisor"
 _MARKS = ("user.delegate", "trusted.delegate")  # of newer and of older systemd
+_MEMORY_FILES = (
+    ("", "memory.max", "memory.current", ("inactive_file", "active_file")),
+    ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
+)
+"""Of cgroup v2, and of v1's controller: limit, what is taken, and what of that the kernel gives up when it is needed."""
 _REMOVAL_SECONDS = 1.0  # what was just killed may still be on its way out
 
 
@@ -99,6 +104,25 @@ class OomCounter:
         """How many since then; None where nobody counts."""
         now = _oom_kills(self._file)
         return None if now is None or self._before is None else max(0, now - self._before)
+
+
+def memory_left(cgroups: str | None = None, mounts: str | None = None) -> int | None:
+    """Bytes that may still be taken in this process's memory groups, caches of files given up; None where nothing limits them."""
+    where = _read("/proc/self/cgroup") if cgroups is None else cgroups
+    left = []
+    for controller, limit, taken, kinds in _MEMORY_FILES:
+        folder = _folder_of(where, controller, mounts)
+        while folder is not None and os.path.exists(os.path.join(folder, taken)):
+            allowed, used = (_read(os.path.join(folder, name)).strip() for name in (limit, taken))
+            if allowed.isdigit() and used.isdigit():
+                left.append(int(allowed) - int(used) + _cached(os.path.join(folder, "memory.stat"), kinds))
+            folder = os.path.dirname(folder)
+    return min(left, default=None)
+
+
+def _cached(path: str, kinds: tuple[str, ...]) -> int:
+    pairs = (line.split() for line in _read(path).splitlines())
+    return sum(int(pair[1]) for pair in pairs if len(pair) == 2 and pair[0] in kinds)
 
 
 def _counting_file(trainers: str | None, cgroups: str, mounts: str | None) -> str:

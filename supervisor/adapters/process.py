@@ -58,15 +58,23 @@ class Child:
         """Whether it was a shell when it was last seen alive."""
 
     @classmethod
-    def spawn(cls, argv: Sequence[str], *, cwd: str | Path, env: Mapping[str, str], group: str | None = None) -> Self:
+    def spawn(
+        cls,
+        argv: Sequence[str],
+        *,
+        cwd: str | Path,
+        env: Mapping[str, str],
+        group: str | None = None,
+        keep: tuple[int, ...] = (),
+    ) -> Self:
         """Start a command in its own session; a command that cannot be executed exits with 126 or 127.
 
-        `group` is the `cgroup.procs` of the control group in which it starts, if it can.
+        `group` is the `cgroup.procs` of the control group in which it starts, if it can; it inherits the descriptors in `keep`.
         Raises OSError when not even that could be tried: no such folder, no descriptors, no memory.
         """
         output, child_end = os.pipe()
         try:
-            pid = _fork_and_exec([*([] if group is None else [group]), "--", *argv], cwd, env, child_end)
+            pid = _fork_and_exec([*([] if group is None else [group]), "--", *argv], cwd, env, child_end, keep)
             return cls(*_grip(pid), output)
         except BaseException:
             os.close(output)
@@ -123,13 +131,15 @@ def _is_shell(pid: int) -> bool:
     return program_of(pid) in _SHELLS
 
 
-def _fork_and_exec(argv: Sequence[str], cwd: str | Path, env: Mapping[str, str], output: int) -> int:
+def _fork_and_exec(
+    argv: Sequence[str], cwd: str | Path, env: Mapping[str, str], output: int, keep: tuple[int, ...]
+) -> int:
     """Start the shim that becomes the command; returns the pid, whose exit status is ours to collect."""
     shim = [sys.executable, "-I", "-S", str(_SHIM), str(os.getpid()), *argv]
     try:
         process = subprocess.Popen(
-            shim, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-        )
+            shim, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, pass_fds=keep
+        )  # fmt: skip
     except ValueError as error:
         raise OSError(errno.EINVAL, f"cannot be passed to a program: {error}") from error
     # Popen served to fork. Told that it is over, it will neither wait, nor warn, nor collect the status behind our back.

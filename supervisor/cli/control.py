@@ -47,6 +47,9 @@ def status(
         typer.echo(f"{'failure':<14} {found['failure']}")
     for key, words in in_words(Goodput(**found["goodput"])):
         typer.echo(f"{key:<14} {words}")
+    if (standby := found.get("standby")) is not None:
+        state = "ready" if standby["ready"] else "importing"
+        typer.echo(f"{'standby':<14} process {standby['pid']}, {state}, {standby['memory_bytes'] / 1e6:,.0f} MB")
     if found["temporary"]:
         typer.echo(f"{'temporary':<14} {found['temporary']} temporary files or folders; they are never resumed from")
     alive = (

@@ -80,10 +80,11 @@ class LadderUnreadable:
 
 @dataclass(frozen=True)
 class TrainerSpawned:
-    """A trainer was started."""
+    """A trainer was started; `standby` says that its process had been waiting to become it."""
 
     incarnation: int
     pid: int
+    standby: bool = False
 
 
 @dataclass(frozen=True)

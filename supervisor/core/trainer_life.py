@@ -54,7 +54,7 @@ def _spawned(state: State, event: Event) -> Record:
         "resumed_from": None if resumed is None else resumed.name,
         "step": None if resumed is None else resumed.step,
         "proof": None if proof is None else str(proof),
-        "standby": False,
+        "standby": event.standby,
     }
     return Record("trainer.spawned", fields)
 

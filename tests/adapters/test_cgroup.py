@@ -123,6 +123,49 @@ def test_without_v2_there_are_no_groups(tree: Path) -> None:
     assert delegated("4:memory:/a.scope\n", False, OLD_AND_NEW.format(top=tree)) is None
 
 
+# -- how much memory is left -----------------------------------------------------------------------------------------------
+
+
+def left(tree: Path, mounts: str) -> int | None:
+    """For a process that is in `/job/below` everywhere."""
+    return cgroup.memory_left("9:name=systemd:/x\n4:cpu,memory:/job/below\n0::/job/below\n", mounts.format(top=tree))
+
+
+def allow(folder: Path, version: int, limit: str, taken: int, cached: int) -> None:
+    """Have a group's files say so."""
+    names = (
+        ("memory.max", "memory.current", "")
+        if version == 2
+        else ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / names[0]).write_text(f"{limit}\n")
+    (folder / names[1]).write_text(f"{taken}\n")
+    stat = f"anon 1\n{names[2]}inactive_file {cached}\n{names[2]}active_file 5\n{names[2]}inactive_anon 9\n"
+    (folder / "memory.stat").write_text(stat)
+
+
+def test_the_tightest_group_above_says_how_much_memory_is_left(tmp_path: Path) -> None:
+    """What its caches of files hold is as good as free; a group without a limit says nothing."""
+    allow(tmp_path / "unified/job/below", 2, "max", 10, 1)
+    assert None is left(tmp_path, NEW)
+    allow(tmp_path / "unified/job", 2, "1000", 900, 300)
+    assert 1000 - 900 + 305 == left(tmp_path, NEW)
+    allow(tmp_path / "unified/job/below", 2, "500", 400, 20)
+
+    assert 500 - 400 + 25 == left(tmp_path, NEW)
+
+
+def test_the_controller_of_v1_says_how_much_memory_is_left(tmp_path: Path) -> None:
+    """And where neither limits anything, nobody does."""
+    allow(tmp_path / "memory/job", 1, "1000", 700, 100)
+    allow(tmp_path / "memory/job/below", 1, "9223372036854771712", 600, 100)
+    (tmp_path / "unified/job/below").mkdir(parents=True)
+
+    assert 1000 - 700 + 105 == left(tmp_path, OLD_AND_NEW)
+    assert None is left(tmp_path, "")
+
+
 # -- who counts OOM kills --------------------------------------------------------------------------------------------------
 
 

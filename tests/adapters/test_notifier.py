@@ -296,7 +296,7 @@ def test_a_sweep_of_the_trainer_spares_what_was_there_before_it(mark: str, tmp_p
     """A trainer's death does not cut a notification short: what existed before the trainer does not belong to it."""
     code = (
         "import time, sys; from supervisor.adapters import tree; from supervisor.adapters.notifier import Notifier\n"
-        "from supervisor.notify import Target; from supervisor.trainer_side import _children\n"
+        "from supervisor.notify import Target; from supervisor.kin import _children\n"
         "from supervisor.adapters.process import become_subreaper; become_subreaper()\n"
         f"n = Notifier([Target.model_validate('sh -c \"touch {tmp_path}/up; sleep 0.5; cat > {tmp_path}/got\"')], print, print)\n"
         "before = _children(); n.take({'event': 'run.failed', 'level': 'error'})\n"

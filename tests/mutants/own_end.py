@@ -121,7 +121,7 @@ OWN_END = [
     ),
     Mutant(
         "who lost the directory ends the other's trainer",
-        "supervisor/trainer_side.py",
+        "supervisor/kin.py",
         "self._directory) if self._is_ours else None\n",
         "self._directory)\n",
         ("tests/end_to_end/test_supervision.py::test_a_supervisor_whose_directory_was_taken_ends",),

@@ -131,6 +131,7 @@ COME_ALONG = frozenset(
         "killed-before-the-trainer",
         "status-not-written",
         "small-file-late",
+        "standby",
         "done-and-reopened",
     }
 )

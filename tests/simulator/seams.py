@@ -23,12 +23,14 @@ from supervisor import (
     forerunner,
     hindrances,
     holding,
+    kin,
     launch,
     memory_side,
     overdue,
     reloading,
     runtime,
     small_files,
+    timeline,
     trainer_side,
     wishes,
 )
@@ -46,6 +48,7 @@ from tests.simulator.world import World
 
 LATENCY_SECONDS = 0.2  # of what is done in another thread
 SILENT_SHARE = 0.2  # of reads of small files that are not answered in time while the storage is slow
+IMPORT_SECONDS = 2.0
 SLOW_SECONDS = 60.0  # of what is done there while the storage is slow
 EAGAIN = 11
 LINE_DELAY_SECONDS = 0.1  # lines that are still in the pipe
@@ -97,6 +100,7 @@ def _loop(world: World) -> Seams:
         (holding, {"os": system, "device_of": lambda directory: 1}),
         (memory_side, {"time": clock, "Worker": made}),
         (overdue, {"time": clock}),
+        (timeline, {"time": clock}),
         (reloading, {"Worker": made}),
         (wishes, {"Patient": partial(Patient, world)}),
         (
@@ -122,7 +126,6 @@ def _trainers(world: World) -> Seams:
                 "OutputDrain": partial(Drain, world),
                 "Heartbeat": partial(Heartbeat, world),
                 "Worker": made,
-                "tree": SimpleNamespace(sweep=partial(_sweep, world), members=partial(_members, world)),
                 "is_alive": partial(_is_alive, world),
                 "launch": SimpleNamespace(
                     arguments=partial(_arguments, world), environment=launch.environment, notes_file=launch.notes_file
@@ -131,11 +134,18 @@ def _trainers(world: World) -> Seams:
                     heading=lambda incarnation, stage, seconds: stage, keep_evidence=partial(_keep_evidence, world)
                 ),
                 "reap_orphans": lambda keep: world.point("reap"),
+                "cgroup": SimpleNamespace(OomCounter=partial(OomCounter, world)),
+                "StandingBy": partial(StandingBy, world),
+            },
+        ),
+        (
+            kin,
+            {
+                "tree": SimpleNamespace(sweep=partial(_sweep, world), members=partial(_members, world)),
                 "snapshot": dict,
                 "supervisors": SimpleNamespace(cgroups_of=lambda pid: "", unit_in=lambda cgroups: None),
                 "cgroup": SimpleNamespace(
                     TrainerGroup=SimpleNamespace(made=lambda directory, is_service: None),
-                    OomCounter=partial(OomCounter, world),
                 ),
             },
         ),
@@ -301,6 +311,32 @@ class Child:
 
     def close(self) -> None:
         self._world.children = [one for one in self._world.children if one is not self]
+
+
+class StandingBy:
+    """The next trainer, started in advance: one that is ready is a start that does not take long."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._ready_at: float | None = None
+        self.pids = ()
+
+    def look(self, command: Callable[[], object], cwd: str) -> None:
+        if self._ready_at is None:
+            command()
+            self._ready_at = self._world.now + IMPORT_SECONDS
+
+    def take(self, argv: Sequence[str], env: Mapping[str, str], cwd: str, group: str | None) -> "Child | None":
+        ready, self._ready_at = self._ready_at is not None and self._world.now >= self._ready_at, None
+        if ready:
+            self._world.meet("standby")
+        return _spawn(self._world, argv, cwd=cwd, env=env, group=group) if ready else None
+
+    def told(self) -> None:
+        return None
+
+    def end(self) -> None:
+        self._ready_at = None
 
 
 def _spawn(world: World, argv: Sequence[str], *, cwd: str, env: Mapping[str, str], group: str | None = None) -> Child:

@@ -1,0 +1,147 @@
+"""Waits, with the slow imports done, to become the next trainer.
+
+Run by path, by the trainer's own interpreter, with the flags of its command line:
+`python FLAGS standby_child.py SOCKET MODULES WORD...`. SOCKET is an inherited descriptor, MODULES a list with commas, and the
+WORDs are what follows the flags in the trainer's command: a script, `-m` and a module, or `-c` and code, with arguments. It says
+`ready` once the imports are done. What it is sent then, a JSON object on one line, is what it becomes: `argv`, the
+`words` in it, `env`, and `group`, the `cgroup.procs` of a control group or null.
+
+Standard library only: it runs where the trainer runs, whatever is installed there.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import json
+import os
+import pkgutil
+import runpy
+import socket
+import sys
+import types
+from importlib.machinery import BuiltinImporter, SourceFileLoader
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+_run_module_as_main: Callable[..., object] = runpy._run_module_as_main  # type: ignore[attr-defined]  # as `python -m` does
+READY = b"ready\n"
+_LINE_BYTES_MAX = 1 << 24
+
+
+def _is_safe_path() -> bool:
+    """Whether Python puts nothing first in `sys.path`."""
+    return bool(getattr(sys.flags, "safe_path", False) or sys.flags.isolated)  # the first since Python 3.11
+
+
+def path_entry(words: Sequence[str]) -> str:
+    """What Python puts first in `sys.path` for such a command line."""
+    if words[0] == "-m":
+        return os.getcwd()
+    return "" if words[0] == "-c" else os.path.dirname(os.path.realpath(words[0]))
+
+
+def wait(channel: socket.socket, modules: Sequence[str]) -> dict[str, object]:
+    """Import what can be imported, say so, and return what is sent; ends the process when nobody is there to send it."""
+    score = die_first(b"1000")
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except Exception:  # noqa: BLE001 - the trainer will say so itself, if it needs that
+            pass
+    channel.sendall(READY)
+    told = b""
+    while not told.endswith(b"\n") and len(told) < _LINE_BYTES_MAX:
+        part = channel.recv(1 << 16)
+        if not part:
+            sys.exit(0)
+        told += part
+    die_first(score)
+    found: dict[str, object] = json.loads(told)
+    return found
+
+
+def die_first(score: bytes) -> bytes:
+    """Say how soon the kernel shall end this process when memory runs out; returns what it was before."""
+    try:
+        with open("/proc/self/oom_score_adj", "rb+", buffering=0) as file:
+            before = file.read().strip()
+            file.write(score)
+    except OSError:
+        return score
+    return before
+
+
+def enter(group: object) -> None:
+    """Go into a control group, as the start of a trainer would; without it the trainer lives all the same."""
+    if isinstance(group, str):
+        try:
+            with open(group, "wb") as file:
+                file.write(b"0")
+        except OSError:
+            pass
+
+
+def take_environment(env: Mapping[str, str]) -> None:
+    """Have this environment and no other."""
+    for name in os.environ.keys() - env.keys():
+        del os.environ[name]
+    os.environ.update(env)
+
+
+def become(argv: Sequence[str], words: Sequence[str]) -> None:
+    """Run the command as if the interpreter had been started with it; `words` are those that follow the flags."""
+    if hasattr(sys, "orig_argv"):  # since Python 3.10
+        sys.orig_argv[:] = argv
+    sys.argv[:] = [words[0], *words[2:]] if words[0] in ("-m", "-c") else words
+    known = (
+        {"__builtins__": builtins, "__annotations__": {}}
+        if "__annotations__" in globals()
+        else {"__builtins__": builtins}
+    )
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    main.__dict__.update(known)
+    if words[0] == "-m":
+        _run_module_as_main(words[1])
+    elif words[0] == "-c":
+        main.__loader__ = BuiltinImporter
+        exec(compile(words[1], "<string>", "exec", dont_inherit=True), main.__dict__)
+    elif pkgutil.get_importer(words[0]) is not None:  # a folder or an archive
+        sys.path[: not _is_safe_path()] = [os.path.join(os.getcwd(), words[0])]
+        _run_module_as_main("__main__", False)
+    else:
+        path = os.path.join(os.getcwd(), words[0])
+        main.__dict__.update(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))
+        with open(path, "rb") as file:
+            code = compile(file.read(), path, "exec", dont_inherit=True)
+        exec(code, main.__dict__)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Wait and become; what the command raises looks as if nothing had come before it."""
+    descriptor, modules, words = int(arguments[0]), arguments[1].split(","), arguments[2:]
+    if not _is_safe_path():
+        sys.path[0] = path_entry(words)
+    with socket.socket(fileno=descriptor) as channel:
+        told = wait(channel, modules)
+    enter(told["group"])
+    take_environment(told["env"])  # type: ignore[arg-type]
+    try:
+        become(told["argv"], told["words"])  # type: ignore[arg-type]
+    except Exception as error:  # noqa: BLE001 - told as the interpreter would
+        trace = _own_part(error.__traceback__)
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        sys.exit(1)
+
+
+def _own_part(trace: types.TracebackType | None) -> types.TracebackType | None:
+    """A traceback without the frames of this file, which come first: what the command did."""
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return trace
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,235 @@
+"""A process that was started in advance becomes a command, and whoever is run so cannot tell the difference."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from supervisor.adapters import standby
+from supervisor.adapters.process import Child
+from supervisor.adapters.standby import Standby, split
+from supervisor.proc import memory_of
+from tests.bench import until
+
+SAYS = """
+import argparse, json, multiprocessing, os, pickle, signal, sys, threading
+from pathlib import Path
+
+class Thing:
+    pass
+
+def work(queue):
+    queue.put((__name__, type(pickle.loads(pickle.dumps(Thing()))).__module__, sys.flags.optimize))
+
+def children():
+    for method in ("fork", "spawn") if globals().get("__file__", "").endswith(("says.py", "link.py")) else ("fork",):
+        context = multiprocessing.get_context(method)
+        queue = context.SimpleQueue()
+        child = context.Process(target=work, args=(queue,))
+        child.start()
+        child.join()
+        yield queue.get()
+
+if __name__ == "__main__":
+    print(json.dumps({
+        "argv": sys.argv, "orig": sys.orig_argv, "prog": argparse.ArgumentParser().prog,
+        "path": sys.path, "cwd": os.getcwd(), "stdin": os.readlink("/proc/self/fd/0"),
+        "flags": list(sys.flags), "warn": sys.warnoptions, "options": sorted(sys._xoptions),
+        "here": vars(sys.modules["__main__"]) is globals(), "file": globals().get("__file__"), "doc": __doc__,
+        "names": sorted(name for name in globals() if name.startswith("__")),
+        "spec": __spec__ and __spec__.name, "package": __package__, "loader": type(__loader__).__name__,
+        "environment": dict(sorted(os.environ.items())),
+        "pickled": pickle.loads(pickle.dumps(Thing)) is Thing, "threads": threading.active_count(),
+        "ignored": [int(one) for one in signal.valid_signals() if signal.getsignal(one) == signal.SIG_IGN],
+        "out of memory": Path("/proc/self/oom_score_adj").read_text(),
+        "children": list(children()),
+    }), flush=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is imported in advance takes no time here."""
+    monkeypatch.setattr(standby, "MODULES", ("json", "no_such_module"))
+
+
+@pytest.fixture
+def at(tmp_path: Path) -> Path:
+    """A folder with a script, a module, a package, a folder and an archive that can be run."""
+    (tmp_path / "says.py").write_text(f'"""Tells."""{SAYS}')
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").touch()
+    (tmp_path / "package" / "__main__.py").write_text(SAYS)
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "__main__.py").write_text(SAYS)
+    (tmp_path / "link.py").symlink_to(tmp_path / "below" / "__main__.py")
+    with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
+        archive.writestr("__main__.py", SAYS)
+    return tmp_path
+
+
+ENV = {**os.environ, "MARK": "one", "PYTHONWARNINGS": "default"}
+
+
+def cold(argv: list[str], at: Path, env: dict[str, str]) -> tuple[int, str]:
+    """Exit status and output of a command as anybody starts it."""
+    done = subprocess.run(
+        argv, cwd=at, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )  # fmt: skip
+    return done.returncode, done.stdout
+
+
+def started(argv: list[str], at: Path, env: dict[str, str]) -> tuple[Standby[Child], list[str]]:
+    """A process that waits to become a command, and the words that it is to be sent."""
+    taken = split(argv)
+    assert taken is not None
+    before = {**env, "MARK": "another", "MORE": "gone"}
+    made = Standby(lambda argv, keep: Child.spawn(argv, cwd=str(at), env=before, keep=keep), *taken)
+    until(made.is_ready)
+    return made, taken[1]
+
+
+def outcome(child: Child) -> tuple[int, str]:
+    """Exit status and all output."""
+    told = b""
+    while part := os.read(child.output_descriptor, 1 << 16):
+        told += part
+    ended = until(child.poll_exit)
+    child.close()
+    return (-ended.signal if ended.code is None else ended.code), told.decode()
+
+
+def warm(argv: list[str], at: Path, env: dict[str, str]) -> tuple[int, str]:
+    """The same, by a process that was started in advance."""
+    made, words = started(argv, at, env)
+    return outcome(made.become(argv, words, env=env, group=None))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["says.py"],
+        ["says.py", "--flag", "-m", "x"],
+        ["./says.py"],
+        ["link.py"],
+        ["-u", "-O", "says.py"],
+        ["-uOO", "-W", "ignore", "-Wdefault", "-X", "dev", "-Xutf8", "says.py"],
+        ["-I", "says.py"],
+        ["-P", "says.py"],
+        ["-sE", "says.py", "a"],
+        ["--check-hash-based-pycs", "never", "says.py"],
+        ["-m", "package", "a"],
+        ["-um", "package", "--a"],
+        ["-m", "says"],
+        ["-c", SAYS, "a", "-b"],
+        ["below"],
+        ["archive.zip", "a"],
+    ],
+    ids=lambda words: " ".join(word if len(word) < 50 else "CODE" for word in words),
+)
+def test_the_command_tells_the_same_as_when_it_is_started_cold(words: list[str], at: Path) -> None:
+    """Arguments, path, flags, environment, names, pickling, children by fork and spawn: nothing of it differs."""
+    argv = [sys.executable, *words]
+    status, told = cold(argv, at, ENV)
+
+    assert 0 == status, told
+    status, by_another = warm(argv, at, ENV)
+    assert 0 == status, by_another
+    assert json.loads(told) == json.loads(by_another)
+
+
+@pytest.mark.parametrize(
+    ("code", "ended"),
+    [
+        ("import sys; sys.exit(7)", 7),
+        ("import sys; sys.exit('no')", 1),
+        ("def f():\n    raise ValueError('no')\nf()", 1),
+        ("import no_such_module_either", 1),
+        ("a = = 1", 1),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", -15),
+        ("import atexit, threading; atexit.register(print, 'bye'); threading.Timer(0.1, print, ['late']).start()", 0),
+    ],
+)
+@pytest.mark.parametrize("how", ["script", "module", "code"])
+def test_it_ends_the_same_too(code: str, ended: int, how: str, at: Path) -> None:
+    """Status and last words, a traceback included, which holds nothing of what came before."""
+    (at / "ends.py").write_text(code)
+    argv = [sys.executable, *{"script": ["ends.py"], "module": ["-m", "ends"], "code": ["-c", code]}[how]]
+    status, told = cold(argv, at, ENV)
+
+    assert ended == status
+    assert (status, told) == warm(argv, at, ENV)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["torchrun", "x.py"],
+        ["sh", "-c", "python x.py"],
+        ["python"],
+        ["python", "-"],
+        ["python", "-i", "x.py"],
+        ["python", "-V"],
+        ["python", "--version"],
+        ["python", "-x", "x.py"],
+        ["python", "-m"],
+        ["python", "-u"],
+        ["pythonista", "x.py"],
+        [],
+    ],
+)
+def test_what_is_no_python_command_has_none(words: list[str]) -> None:
+    """Nor one that Python would read from a terminal."""
+    assert split(words) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "interpreter", "rest"),
+    [
+        (["/v/bin/python3.12", "x.py", "-m"], ["/v/bin/python3.12"], ["x.py", "-m"]),
+        (["python", "-um", "x", "y"], ["python", "-u"], ["-m", "x", "y"]),
+        (["python", "-mx", "y"], ["python"], ["-m", "x", "y"]),
+        (["python", "-Xdev", "-cpass"], ["python", "-Xdev"], ["-c", "pass"]),
+    ],
+)
+def test_flags_stay_with_the_interpreter(words: list[str], interpreter: list[str], rest: list[str]) -> None:
+    """And the rest is what it runs."""
+    assert (interpreter, rest) == split(words)
+
+
+def test_while_it_waits_it_is_the_first_to_go(at: Path) -> None:
+    """When memory runs out the kernel ends it before anything that trains; it holds a known amount, and ends when told."""
+    made, _ = started([sys.executable, "says.py"], at, ENV)
+    assert "1000\n" == Path(f"/proc/{made.pid}/oom_score_adj").read_text()
+    assert 1_000_000 < made.memory_bytes == memory_of(made.pid)
+    made.end()
+
+    assert (False, 0) == (made.is_alive(), made.memory_bytes)
+    assert not Path(f"/proc/{made.pid}").exists()
+
+
+def test_one_that_is_dead_is_not_ready_and_cannot_be_told(at: Path) -> None:
+    """Whoever wanted it hears so, and starts the command as ever."""
+    made, words = started([sys.executable, "says.py"], at, ENV)
+    os.kill(made.pid, signal.SIGKILL)
+    until(lambda: not made.is_alive())
+
+    assert not made.is_ready()
+    with pytest.raises(OSError, match=re.compile("broken pipe|reset", re.IGNORECASE)):
+        made.become(words, words, env=ENV, group=None)
+    made.end()
+
+
+def test_it_ends_with_whoever_started_it(at: Path) -> None:
+    """Nobody there to say what to become: then there is nothing to become."""
+    made, _ = started([sys.executable, "says.py"], at, ENV)
+    made._channel.close()
+
+    assert 0 == until(made._child.poll_exit).code
+    made.end()
