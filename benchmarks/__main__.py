@@ -52,13 +52,17 @@ def run(asked: argparse.Namespace) -> list[Measured]:
         if asked.row and row.name not in asked.row:
             continue
         print(f"measuring {row.name} ...", file=sys.stderr, flush=True)
-        with tempfile.TemporaryDirectory(prefix=f"{row.name}-", dir=asked.dir) as folder:
-            results.append(measure(row, Scale(Path(folder), large_bytes, asked.snapshots, asked.pairs, asked.seconds)))
+        try:
+            with tempfile.TemporaryDirectory(prefix=f"{row.name}-", dir=asked.dir) as folder:
+                scale = Scale(Path(folder), large_bytes, asked.snapshots, asked.pairs, asked.seconds)
+                results.append(measure(row, scale))
+        except machine.UnfitError as error:
+            print(f"{row.name} is left out: {error}", file=sys.stderr)
     return results
 
 
 def main(words: list[str] | None = None) -> int:
-    """0: no target was missed; 1: one was; 2: nothing could be measured."""
+    """0: no target was missed; 1: one was, or a row was left out; 2: nothing could be measured."""
     asked = arguments(sys.argv[1:] if words is None else words)
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))  # so that folders are removed
     try:
@@ -75,7 +79,8 @@ def main(words: list[str] | None = None) -> int:
         "rows": [one.as_data() for one in results],
     }
     asked.out.write_text(json.dumps(content, indent=1) + "\n")
-    return int(any(one.verdict is Verdict.MISSED for one in results))
+    left_out = len(results) < len(asked.row or ROWS)
+    return int(left_out or any(one.verdict is Verdict.MISSED for one in results))
 
 
 if __name__ == "__main__":

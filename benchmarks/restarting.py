@@ -6,11 +6,13 @@ Every turn is a run of its own: started, killed with SIGKILL once it has saved, 
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import venv
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -18,10 +20,12 @@ from pathlib import Path
 import psutil
 
 from benchmarks.harness import Scale, Sides
+from benchmarks.machine import UnfitError
 from benchmarks.supervised import PATIENCE_SECONDS, ROOT
 
 TEXT = "for index, value in enumerate(values):\n    total += value * weights[index % 7]\n"
 LOOK_SECONDS = 0.01
+SUPERVISOR = "supervisor==4.3.0"
 QUIET_SECONDS = 0.2  # after the last thing that is waited for: what a start entails is over
 
 Words = Callable[[Path], list[str]]
@@ -68,6 +72,25 @@ def by_torchrun(folder: Path) -> list[str]:
 def by_shell(folder: Path) -> list[str]:
     """The loop that everybody has written once."""
     return ["sh", "-c", 'until "$@"; do :; done', "sh", sys.executable, *trainer(folder)]
+
+
+def by_supervisord(environment: Path) -> Words:
+    """Supervisor, from where it was installed: its package has the name of one of this software's."""
+
+    def words(folder: Path) -> list[str]:
+        command = shlex.join([sys.executable, *trainer(folder)]).replace("%", "%%")
+        sections = {
+            "supervisord": {"logfile": folder.parent / "supervisord.log", "pidfile": folder.parent / "supervisord.pid"},
+            "program:trainer": {"command": command, "directory": ROOT, "startsecs": 0, "startretries": 100},
+        }
+        lines = (
+            f"[{name}]\n" + "".join(f"{key}={value}\n" for key, value in keys.items())
+            for name, keys in sections.items()
+        )
+        (folder.parent / "supervisord.conf").write_text("".join(lines))
+        return [str(environment / "bin/supervisord"), "--nodaemon", "-c", str(folder.parent / "supervisord.conf")]
+
+    return words
 
 
 def told(folder: Path) -> list[dict[str, float]]:
@@ -129,6 +152,19 @@ def restart(folder: Path, words: Words, standby: bool = False) -> float:
         shutil.rmtree(folder)
 
 
+def installed(package: str, environment: Path) -> Path:
+    """An environment of its own with that package, made once. Raises UnfitError."""
+    done = environment / package
+    if not done.exists():
+        venv.create(environment, clear=True, with_pip=True)
+        words = [environment / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", package]
+        tried = subprocess.run(words, capture_output=True, text=True, check=False)
+        if tried.returncode != 0:
+            raise UnfitError(f"{package} cannot be installed: {tried.stderr.strip()}")
+        done.touch()
+    return environment
+
+
 @contextmanager
 def _restarting(scale: Scale, standby: bool, theirs: Words) -> Iterator[Sides]:
     from trainer import data
@@ -146,6 +182,12 @@ def against_torchrun(scale: Scale) -> AbstractContextManager[Sides]:
 def against_shell(scale: Scale) -> AbstractContextManager[Sides]:
     """With a standby, against a shell loop."""
     return _restarting(scale, True, by_shell)
+
+
+def against_supervisord(scale: Scale) -> AbstractContextManager[Sides]:
+    """With a standby, against `supervisord`."""
+    environment = installed(SUPERVISOR, ROOT / "out" / "peers" / "supervisord")
+    return _restarting(scale, True, by_supervisord(environment))
 
 
 def cold(scale: Scale) -> AbstractContextManager[Sides]:

@@ -1,16 +1,19 @@
 """The rows, in the order of the table."""
 
-from benchmarks import ladder, restarting, saving, supervising, training, verifying
+from benchmarks import growing, ladder, restarting, saving, supervising, training, verifying
 from benchmarks.harness import Row
 
 HASH = "one plain hashlib SHA-256 pass"
 SAVE = "torch.save + fsync"
+SAFETENSORS = "safetensors save_file + fsync"
+DCP = "DCP async_save"
 
 RESTART = "SIGKILL to the first resumed step, bundled trainer, standby ready"
 
 ROWS = [
     Row("restart", RESTART, "torchrun --max-restarts", 0.15, restarting.against_torchrun, 6, cold=True),
     Row("restart-shell", "the same", "a shell loop", 0.15, restarting.against_shell, 6, cold=True),
+    Row("restart-supervisord", "the same", "supervisord", 0.15, restarting.against_supervisord, 6, cold=True),
     Row("restart-cold", "the same without standby", "a shell loop", 1.1, restarting.cold, 8, cold=True),
     Row("death", "SIGKILL of a small trainer to its exit collected", None, 1, supervising.death, 400),
     Row("death-p99", "the same, 99 of 100", None, 5, supervising.death, 400, share=0.99),
@@ -29,6 +32,24 @@ ROWS = [
         twice=True,
     ),
     Row(
+        "save-safetensors",
+        "blocking save, as above",
+        SAFETENSORS,
+        None,
+        saving.saving_beside_safetensors,
+        8,
+        twice=True,
+    ),
+    Row(
+        "save-dcp",
+        "time inside a non-blocking save(), as above",
+        DCP,
+        None,
+        saving.saving_behind_beside_dcp,
+        8,
+        twice=True,
+    ),
+    Row(
         "supervisor-cpu", "the supervisor's own CPU while a run trains", None, 1, supervising.spending, 6, absolute="%"
     ),
     Row("supervisor-cpu-idle", "the same, trainer silent", None, 0.5, supervising.spending_idle, 6, absolute="%"),
@@ -42,6 +63,8 @@ ROWS = [
         cold=True,
         absolute="MB",
     ),
+    Row("growth-snapshots", "its CPU for one more snapshot among many", "among ten", 1.5, growing.snapshots, 8),
+    Row("growth-restarts", "its growth over as many restarts", None, 4, growing.restarts, 1, cold=True, absolute="MB"),
     Row("output", "200 MB of output drained, 80-byte lines", None, 1000, supervising.draining, 15),
     Row("ladder", "list and choose among many sealed, in process", None, 100, ladder.listing_in_process, 30),
     Row("ladder-command", "the same as a command", None, 400, ladder.listing_by_command, 20),

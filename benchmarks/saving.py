@@ -1,9 +1,11 @@
 """Sides of the rows about saving: a model with its optimizer, as large as asked for, on a real disk."""
 
 import os
+import shutil
 import threading
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,22 +32,59 @@ def model_and_optimizer(size: int) -> tuple[Any, Any]:
     return model, optimizer
 
 
-def torch_save_and_fsync(model: Any, optimizer: Any, path: Path) -> float:
+Peer = Callable[[Any, Any, Path], float]
+"""Saves a model and an optimizer in a folder once, and returns for how many seconds its caller stood still."""
+
+
+def _synced(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def torch_save_and_fsync(model: Any, optimizer: Any, folder: Path) -> float:
     """What a careful script does."""
     import torch
 
+    path = folder / "theirs.bin"
     started = time.perf_counter()
     payload = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "rng": capture_rng_state()}
     torch.save(payload, path)
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+    _synced(path)
     seconds = time.perf_counter() - started
     path.unlink()
     return seconds
 
 
+def safetensors_and_fsync(model: Any, optimizer: Any, folder: Path) -> float:
+    """The tensors alone, which is all that this format holds."""
+    from safetensors.torch import save_file
+
+    path = folder / "theirs.bin"
+    started = time.perf_counter()
+    moments = {f"{n}.{key}": one for n, state in optimizer.state_dict()["state"].items() for key, one in state.items()}
+    save_file(dict(model.state_dict()) | moments, path)
+    _synced(path)
+    seconds = time.perf_counter() - started
+    path.unlink()
+    return seconds
+
+
+def dcp_async_save(model: Any, optimizer: Any, folder: Path) -> float:
+    """PyTorch's own save in the background; the next one begins when it is over."""
+    from torch.distributed.checkpoint import async_save
+
+    path = folder / "theirs"
+    started = time.perf_counter()
+    with warnings.catch_warnings(action="ignore"):  # that nothing is distributed
+        saving = async_save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, checkpoint_id=path)
+    seconds = time.perf_counter() - started
+    saving.result()
+    shutil.rmtree(path)
+    return seconds
+
+
 @contextmanager
-def _saving(scale: Scale, blocking: bool) -> Iterator[Sides]:
+def _saving(scale: Scale, blocking: bool, peer: Peer) -> Iterator[Sides]:
     model, optimizer = model_and_optimizer(scale.large_bytes)
     slowdown: list[float] = []
     step = 0
@@ -63,9 +102,8 @@ def _saving(scale: Scale, blocking: bool) -> Iterator[Sides]:
             manager.wait()
             return seconds
 
-        theirs = scale.folder / "theirs.bin"
         shown = {} if blocking else {"a training step while it is written, x one without": slowdown}
-        yield Sides(ours, lambda: torch_save_and_fsync(model, optimizer, theirs), shown)
+        yield Sides(ours, lambda: peer(model, optimizer, scale.folder), shown)
 
 
 def one_step() -> float:
@@ -88,9 +126,19 @@ def steps_meanwhile() -> Iterator[float]:
 
 def saving_blocking(scale: Scale) -> AbstractContextManager[Sides]:
     """Saves that are waited for; the reading back and pruning that follow in the background are not counted."""
-    return _saving(scale, True)
+    return _saving(scale, True, torch_save_and_fsync)
+
+
+def saving_beside_safetensors(scale: Scale) -> AbstractContextManager[Sides]:
+    """The same."""
+    return _saving(scale, True, safetensors_and_fsync)
 
 
 def saving_behind(scale: Scale) -> AbstractContextManager[Sides]:
     """The time that a non-blocking save keeps its caller; the one before is over, as in training it is."""
-    return _saving(scale, False)
+    return _saving(scale, False, torch_save_and_fsync)
+
+
+def saving_behind_beside_dcp(scale: Scale) -> AbstractContextManager[Sides]:
+    """The same."""
+    return _saving(scale, False, dcp_async_save)

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
+from supervisor.proc import memory_of
+
 ROOT = Path(__file__).parents[1]
 PATIENCE_SECONDS = 60.0
 NEVER_GIVES_UP = ("restarts.without_progress=1000000", "restarts.per_window=1000000", "restarts.backoff_seconds=[0,0]")
@@ -19,13 +21,14 @@ NEVER_GIVES_UP = ("restarts.without_progress=1000000", "restarts.per_window=1000
 class Supervised:
     """`lastgood run` over a directory, which tells its moments by `probe.py`. Use `supervised`, which ends it."""
 
-    def __init__(self, directory: Path, command: list[str], resume: str) -> None:
+    def __init__(self, directory: Path, command: list[str], resume: str, keep: int | None) -> None:
         self.directory = directory
         self._moments, theirs = os.pipe()
         self._rest = b""
         self._told: deque[bytes] = deque()
         words = [sys.executable, "-m", "benchmarks.probe", str(theirs), "run", "--checkpoints", str(directory)]
-        words += [word for one in NEVER_GIVES_UP for word in ("--set", one)]
+        sets = (*NEVER_GIVES_UP, *(() if keep is None else (f"checkpoints.keep.last={keep}",)))
+        words += [word for one in sets for word in ("--set", one)]
         words += ["--resume", resume, "--", *command]
         self.process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, pass_fds=(theirs,))
         os.close(theirs)
@@ -55,6 +58,10 @@ class Supervised:
             raise OSError(error, os.strerror(error))
         return time.clock_gettime(clock.value)
 
+    def memory_bytes(self) -> int:
+        """What it holds of the machine's memory now."""
+        return memory_of(self.process.pid)
+
     def close(self) -> None:
         """Kill it, and with it its trainer."""
         self.process.kill()
@@ -63,9 +70,9 @@ class Supervised:
 
 
 @contextlib.contextmanager
-def supervised(directory: Path, *command: str, resume: str = "never") -> Iterator[Supervised]:
-    """A supervisor of a command, for as long as it is needed."""
-    one = Supervised(directory, list(command), resume)
+def supervised(directory: Path, *command: str, resume: str = "never", keep: int | None = None) -> Iterator[Supervised]:
+    """A supervisor of a command, for as long as it is needed; it prunes if it is told how many snapshots to keep."""
+    one = Supervised(directory, list(command), resume, keep)
     try:
         yield one
     finally:

@@ -125,8 +125,8 @@ class Runtime:
         life = self._state.life
         if self._state.phase is Phase.PAUSED:
             self._trainer.stand_down()
-        elif self._state.phase is Phase.RUNNING and life.progressed and not life.finishing:
-            self._trainer.stand_by()
+        else:
+            self._trainer.stand_by(self._state.phase is Phase.RUNNING and life.progressed and not life.finishing)
 
     def _introduction(self) -> dict[str, Any]:
         return {

@@ -3,6 +3,7 @@
 It costs the memory of its imports, so there is one only once the present trainer has progressed, and none where memory is short.
 """
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from supervisor.settings import Settings
 LOOK_SECONDS = 1.0
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 10.0, 600.0  # until one that died is replaced; twice as long each time
 ENOUGH_BYTES = 2 << 30  # of memory for one to be started: imports for a GPU take up to one
+END_SECONDS = 2.0  # at the very end
 SHORT_BYTES = 512 << 20  # of memory, and one that waits is given up
 
 
@@ -39,11 +41,11 @@ class Kind:
     env: tuple[tuple[str, str], ...]
 
 
-def kind_of(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> tuple[Kind, list[str]] | None:
+def kind_of(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> tuple[Kind | None, list[str]]:
     """For a command, with the words that it is sent; None where it is no Python command."""
     taken = split(argv)
     if taken is None:
-        return None
+        return None, []
     ours = sorted((name, value) for name, value in env.items() if not name.startswith("LASTGOOD_"))
     return Kind(tuple(taken[0]), taken[1][0], cwd, tuple(ours)), taken[1]
 
@@ -62,20 +64,31 @@ def _spawned(cwd: str, env: Mapping[str, str], argv: list[str], keep: tuple[int,
 
 
 class StandingBy:
-    """At most one process that waits. For the loop's thread."""
+    """At most one process that waits. For the loop's thread, but for `pids`."""
 
     def __init__(self) -> None:
         self._waiting: Standby[Child] | None = None
+        self._leaving: list[Standby[Child]] = []
         self._kind: Kind | None = None
         self._look_at = 0.0
         self._retry_seconds = RETRY_SECONDS_MIN
+        self.lost: Callable[[], None] = _nobody_minds
+        """Called when one that waited is found dead: what killed it may have been meant for nobody else."""
 
-    def look(self, command: Command, cwd: str) -> None:
-        """Have one for this command, unless the last has just died or memory is short; called whenever the loop comes round."""
+    @property
+    def due(self) -> float:
+        """When it wants to be looked at, in monotonic seconds."""
+        return float("inf") if self._waiting is None else self._look_at
+
+    def look(self, command: Command, cwd: str, start: bool) -> None:
+        """Keep the one there is for as long as it is of use, and `start` one where there is none; called whenever the loop comes
+        round. One that dies is replaced after a while, and none is kept or started where memory is short.
+        """
         now = time.monotonic()
-        if now < self._look_at:
+        if now < self._look_at or (self._waiting is None and not start):
             return
         self._look_at = now + LOOK_SECONDS
+        self._bury()
         if self._waiting is None:
             if _available_bytes() >= ENOUGH_BYTES:
                 self._start(*command(), cwd)
@@ -83,14 +96,13 @@ class StandingBy:
             self.end()
             self._look_at = now + self._retry_seconds
             self._retry_seconds = min(2 * self._retry_seconds, RETRY_SECONDS_MAX)
-        elif _available_bytes() < SHORT_BYTES:
+        elif _available_bytes() < SHORT_BYTES or kind_of(*command(), cwd)[:1] != (self._kind,):
             self.end()
 
     def _start(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> None:
-        found = kind_of(argv, env, cwd)
-        if found is None:
+        self._kind, words = kind_of(argv, env, cwd)
+        if self._kind is None:
             return
-        self._kind, words = found
         try:
             self._waiting = Standby(partial(_spawned, cwd, env), self._kind.interpreter, words)
         except OSError:
@@ -98,25 +110,26 @@ class StandingBy:
 
     def take(self, argv: Sequence[str], env: Mapping[str, str], cwd: str, group: str | None) -> Child | None:
         """Have it become this command; None when there is none that is ready and of the right kind."""
-        waiting, self._waiting = self._waiting, None
+        waiting = self._waiting
         if waiting is None:
             return None
-        found = kind_of(argv, env, cwd)
-        if found is not None and found[0] == self._kind and waiting.is_ready():
+        kind, words = kind_of(argv, env, cwd)
+        if kind == self._kind and waiting.is_ready():
             try:
-                child = waiting.become(argv, found[1], env=env, group=group)
+                child = waiting.become(argv, words, env=env, cwd=os.path.abspath(cwd), group=group)
             except OSError:
                 pass  # it has just died
             else:
-                self._retry_seconds = RETRY_SECONDS_MIN
+                self._waiting, self._retry_seconds = None, RETRY_SECONDS_MIN
                 return child
-        waiting.end()
+        self.end()
         return None
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Who waits: no trainer of the run, and nothing that one has left."""
-        return () if self._waiting is None else (self._waiting.pid,)
+        """Who waits or is about to end: no trainer of the run, and nothing that one has left. For any thread."""
+        waiting = self._waiting
+        return tuple(one.pid for one in ([] if waiting is None else [waiting]) + self._leaving)
 
     def told(self) -> dict[str, Any] | None:
         """What status.json says of it."""
@@ -126,7 +139,28 @@ class StandingBy:
         return {"pid": self._waiting.pid, "ready": ready, "memory_bytes": self._waiting.memory_bytes}
 
     def end(self) -> None:
-        """Have none."""
-        waiting, self._waiting = self._waiting, None
+        """Have none. One that storage holds ends when it can, and nobody waits for that."""
+        waiting = self._waiting
         if waiting is not None:
-            waiting.end()
+            if not waiting.is_alive():
+                self.lost()
+            waiting.kill()
+            self._leaving = [*self._leaving, waiting]
+            self._waiting = None
+        self._bury()
+
+    def _bury(self) -> None:
+        for one in self._leaving:
+            if not one.is_alive():
+                one.close()
+                self._leaving = [other for other in self._leaving if other is not one]
+
+    def close(self) -> None:
+        """Have none any more."""
+        self.end()
+        for one in self._leaving:
+            one.close(END_SECONDS)
+
+
+def _nobody_minds() -> None:
+    """As long as nobody wants to know."""

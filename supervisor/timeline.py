@@ -31,6 +31,8 @@ class Timeline:
 
     def take(self, what: e.Event | c.Command, noticed_at: float | None) -> None:
         """Count what has passed since the last; `noticed_at` is when the loop saw the trainer dead, in monotonic seconds."""
+        if isinstance(what, e.PauseRequested | e.ResumeRequested):
+            self._stages = None  # how long people pause is no matter of a restart
         name = ENDS.get(type(what))
         if name is None:
             return

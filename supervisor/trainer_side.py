@@ -65,6 +65,7 @@ class TrainerSide:
         """When the present trainer was first seen dead, in monotonic seconds."""
         self.kin = Kin(directory)
         self._standby = StandingBy()
+        self._standby.lost = self._forget_oom_kills
         self.kin.own.append(lambda: self._standby.pids)
         self._oom: cgroup.OomCounter | None = None
         self.leader: Identity | None = None
@@ -79,8 +80,8 @@ class TrainerSide:
 
     @property
     def due(self) -> float:
-        """When it wants to be asked for an exit even if there is none, in monotonic seconds."""
-        return float("inf") if self._pre_start is None else self._pre_start.until
+        """When it wants the loop to come round, whatever else happens, in monotonic seconds."""
+        return self._standby.due if self._pre_start is None else min(self._pre_start.until, self._standby.due)
 
     @property
     def lingers(self) -> bool:
@@ -136,7 +137,8 @@ class TrainerSide:
         try:
             self._oom = cgroup.OomCounter(self.kin.group)
             entrance = None if self.kin.group is None else self.kin.group.entrance()
-            waiting = self._standby.take(argv, env, cwd, entrance) if in_advance else None
+            takes = in_advance and is_wanted(self.settings)
+            waiting = self._standby.take(argv, env, cwd, entrance) if takes else None
             child = waiting or Child.spawn(argv, cwd=cwd, env=env, group=entrance)
             self._was_waiting = waiting is not None
         except OSError as error:
@@ -169,12 +171,17 @@ class TrainerSide:
         """Whether the storage has not told the newest notes in time."""
         return self._files.reads
 
-    def stand_by(self) -> None:
-        """Have the next trainer ready, where that is wanted; called as often as the loop comes round while this one does well."""
+    def stand_by(self, start: bool) -> None:
+        """Keep the next trainer ready, where that is wanted, and `start` one where there is none."""
         if is_wanted(self.settings):
-            self._standby.look(self._next_command, self.settings.trainer.cwd)
+            self._standby.look(self._next_command, self.settings.trainer.cwd, start)
         else:
             self._standby.end()
+
+    def _forget_oom_kills(self) -> None:
+        """Those until now were not of the trainer: the kernel takes the one that waits before it."""
+        if self._oom is not None and self.lives:
+            self._oom.begin()
 
     def stand_down(self) -> None:
         """Have none: its memory is somebody else's now."""
@@ -303,7 +310,7 @@ class TrainerSide:
 
     def close(self, until: float | None = None) -> None:
         """Leave no trainer and no thread."""
-        self._standby.end()
+        self._standby.close()
         if self._child is not None:
             self.kin.sweep(self._child.identity, (self._child.identity.pid,))
             self._last_lines()

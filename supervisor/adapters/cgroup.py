@@ -98,6 +98,10 @@ class OomCounter:
         """Of a trainer about to be started in its own group, or where this process is; `cgroups` is `/proc/PID/cgroup`."""
         where = _read("/proc/self/cgroup") if cgroups is None else cgroups
         self._file = _counting_file(None if group is None else group.folder, where, mounts)
+        self.begin()
+
+    def begin(self) -> None:
+        """Count from now on."""
         self._before = _oom_kills(self._file)
 
     def risen(self) -> int | None:
@@ -112,7 +116,7 @@ def memory_left(cgroups: str | None = None, mounts: str | None = None) -> int | 
     left = []
     for controller, limit, taken, kinds in _MEMORY_FILES:
         folder = _folder_of(where, controller, mounts)
-        while folder is not None and os.path.exists(os.path.join(folder, taken)):
+        while folder not in (None, "/"):  # a group of ours may have no memory controller, and one above it a limit
             allowed, used = (_read(os.path.join(folder, name)).strip() for name in (limit, taken))
             if allowed.isdigit() and used.isdigit():
                 left.append(int(allowed) - int(used) + _cached(os.path.join(folder, "memory.stat"), kinds))

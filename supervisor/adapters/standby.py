@@ -20,7 +20,6 @@ MODULES = ("numpy", "torch", "torch._dynamo")
 """What is slow to import, and part of nearly every training script. What is not installed is passed over."""
 
 SEND_SECONDS = 1.0
-END_SECONDS = 2.0
 _CHILD = Path(__file__).with_name("standby_child.py")
 _INTERPRETER = re.compile(r"python(\d+(\.\d+)*)?")
 _WITH_VALUE = "WX"
@@ -30,7 +29,8 @@ _PLAIN = "bBdEIOPqRsSuv"
 def split(argv: Sequence[str]) -> tuple[list[str], list[str]] | None:
     """A Python command as the interpreter with its flags, and what follows: a script, `-m` or `-c`, with arguments.
 
-    None for any other command, and for flags that make it something else: `-i`, `-x`, `-V`, `-`.
+    None for any other command, and for what makes it something else: `-i`, `-x`, `-V`, `-`, and
+    compiled code.
     """
     if not argv or _INTERPRETER.fullmatch(os.path.basename(argv[0])) is None:
         return None
@@ -38,7 +38,7 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[str]] | None:
     while at < len(argv):
         word = argv[at]
         if not word.startswith("-"):
-            return list(argv[:at]), list(argv[at:])
+            return None if word.endswith(".pyc") else (list(argv[:at]), list(argv[at:]))
         if word.startswith("--check-hash-based-pycs"):
             at += 1 if "=" in word else 2
             continue
@@ -117,27 +117,41 @@ class Standby(Generic[ChildT]):
                 pass  # nothing said yet, or it is gone
         return self._is_ready and self.is_alive()
 
-    def become(self, argv: Sequence[str], words: Sequence[str], *, env: Mapping[str, str], group: str | None) -> ChildT:
+    def become(
+        self, argv: Sequence[str], words: Sequence[str], *, env: Mapping[str, str], cwd: str, group: str | None
+    ) -> ChildT:
         """Have it become a command of which `words` follow the flags; what is returned is as if it had just been started.
 
-        `group` is the `cgroup.procs` of the control group that it enters. Raises OSError when it cannot be told.
+        Of the environment `env` it takes what is called `LASTGOOD_*`. `cwd` is absolute. `group` is the `cgroup.procs` of the
+        control group that it enters. Raises OSError when it cannot be told.
         """
-        told = (
-            json.dumps({"argv": list(argv), "words": list(words), "env": dict(env), "group": group}).encode("ascii")
-            + b"\n"
-        )
+        told = {
+            "argv": [*map(_told, argv)],
+            "words": [*map(_told, words)],
+            "env": {_told(name): _told(value) for name, value in env.items() if name.startswith("LASTGOOD_")},
+            "cwd": _told(cwd),
+            "group": group,
+        }
         self._channel.settimeout(SEND_SECONDS)
-        self._channel.sendall(told)
+        self._channel.sendall(json.dumps(told).encode("ascii") + b"\n")
         self._channel.close()
         return self._child
 
-    def end(self) -> None:
-        """Kill it and collect its exit."""
+    def kill(self) -> None:
+        """Have it end; `is_alive` says when it has, and then it is to be closed."""
         self._channel.close()
-        if self._child.poll_exit() is None:
-            send_signal(self._child.identity, signal.SIGKILL)
-            waiting = select.poll()
-            waiting.register(self._child.pidfd, select.POLLIN)
-            waiting.poll(END_SECONDS * 1000)
-            self._child.poll_exit()
+        send_signal(self._child.identity, signal.SIGKILL)
+
+    def close(self, seconds: float = 0.0) -> None:
+        """Wait for its end for no longer than that, and forget it."""
+        waiting = select.poll()
+        waiting.register(self._child.pidfd, select.POLLIN)
+        waiting.poll(seconds * 1000)
+        self._child.poll_exit()
+        self._channel.close()
         self._child.close()
+
+
+def _told(text: str) -> str:
+    """Bytes as JSON can hold them: what they mean as text is each interpreter's own affair."""
+    return os.fsencode(text).decode("latin-1")

@@ -3,8 +3,9 @@
 Run by path, by the trainer's own interpreter, with the flags of its command line:
 `python FLAGS standby_child.py SOCKET MODULES WORD...`. SOCKET is an inherited descriptor, MODULES a list with commas, and the
 WORDs are what follows the flags in the trainer's command: a script, `-m` and a module, or `-c` and code, with arguments. It says
-`ready` once the imports are done. What it is sent then, a JSON object on one line, is what it becomes: `argv`, the
-`words` in it, `env`, and `group`, the `cgroup.procs` of a control group or null.
+`ready` once the imports are done. What it is sent then, a JSON object on one line, is what it becomes: `argv`, the `words`
+in it, `env` (the variables called `LASTGOOD_*`; the others are as they were), `cwd`, and `group`, the `cgroup.procs` of a
+control group or null. Each byte is one character.
 
 Standard library only: it runs where the trainer runs, whatever is installed there.
 """
@@ -21,7 +22,7 @@ import socket
 import sys
 import types
 from importlib.machinery import BuiltinImporter, SourceFileLoader
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -43,14 +44,18 @@ def path_entry(words: Sequence[str]) -> str:
     return "" if words[0] == "-c" else os.path.dirname(os.path.realpath(words[0]))
 
 
-def wait(channel: socket.socket, modules: Sequence[str]) -> dict[str, object]:
-    """Import what can be imported, say so, and return what is sent; ends the process when nobody is there to send it."""
+def wait(channel: socket.socket, modules: Sequence[str]) -> dict[str, Any]:
+    """Import what is installed, say so, and return what is sent; ends the process when nobody is there to send it.
+
+    An import that fails half-way cannot be done again in this process, so that ends it too.
+    """
     score = die_first(b"1000")
     for module in modules:
         try:
             importlib.import_module(module)
-        except Exception:  # noqa: BLE001 - the trainer will say so itself, if it needs that
-            pass
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+                raise
     channel.sendall(READY)
     told = b""
     while not told.endswith(b"\n") and len(told) < _LINE_BYTES_MAX:
@@ -59,7 +64,7 @@ def wait(channel: socket.socket, modules: Sequence[str]) -> dict[str, object]:
             sys.exit(0)
         told += part
     die_first(score)
-    found: dict[str, object] = json.loads(told)
+    found: dict[str, Any] = json.loads(told)
     return found
 
 
@@ -74,9 +79,9 @@ def die_first(score: bytes) -> bytes:
     return before
 
 
-def enter(group: object) -> None:
+def enter(group: str | None) -> None:
     """Go into a control group, as the start of a trainer would; without it the trainer lives all the same."""
-    if isinstance(group, str):
+    if group is not None:
         try:
             with open(group, "wb") as file:
                 file.write(b"0")
@@ -85,10 +90,15 @@ def enter(group: object) -> None:
 
 
 def take_environment(env: Mapping[str, str]) -> None:
-    """Have this environment and no other."""
-    for name in os.environ.keys() - env.keys():
-        del os.environ[name]
-    os.environ.update(env)
+    """Have these variables of the supervisor's, and none of those that it gave before; no other has changed."""
+    for name in [name for name in os.environb if name.startswith(b"LASTGOOD_")]:
+        del os.environb[name]
+    os.environb.update({_bytes(name): _bytes(value) for name, value in env.items()})
+
+
+def _bytes(told: str) -> bytes:
+    """JSON holds no bytes, and what they mean as text is each interpreter's own affair."""
+    return told.encode("latin-1")
 
 
 def become(argv: Sequence[str], words: Sequence[str]) -> None:
@@ -96,13 +106,11 @@ def become(argv: Sequence[str], words: Sequence[str]) -> None:
     if hasattr(sys, "orig_argv"):  # since Python 3.10
         sys.orig_argv[:] = argv
     sys.argv[:] = [words[0], *words[2:]] if words[0] in ("-m", "-c") else words
-    known = (
-        {"__builtins__": builtins, "__annotations__": {}}
-        if "__annotations__" in globals()
-        else {"__builtins__": builtins}
-    )
     main = sys.modules["__main__"] = types.ModuleType("__main__")
-    main.__dict__.update(known)
+    names = {"__builtins__": builtins, "__annotations__": {}}
+    main.__dict__.update(
+        {name: value for name, value in names.items() if name in globals()}
+    )  # as this interpreter has it
     if words[0] == "-m":
         _run_module_as_main(words[1])
     elif words[0] == "-c":
@@ -126,14 +134,22 @@ def main(arguments: Sequence[str]) -> None:
         sys.path[0] = path_entry(words)
     with socket.socket(fileno=descriptor) as channel:
         told = wait(channel, modules)
+    argv, words = ([os.fsdecode(_bytes(word)) for word in told[name]] for name in ("argv", "words"))
     enter(told["group"])
-    take_environment(told["env"])  # type: ignore[arg-type]
+    take_environment(told["env"])
+    os.chdir(_bytes(told["cwd"]))  # the folder of that name may be another one by now
+    if not _is_safe_path():
+        sys.path[0] = path_entry(words)
     try:
-        become(told["argv"], told["words"])  # type: ignore[arg-type]
-    except Exception as error:  # noqa: BLE001 - told as the interpreter would
-        trace = _own_part(error.__traceback__)
-        sys.excepthook(type(error), error.with_traceback(trace), trace)
-        sys.exit(1)
+        become(argv, words)
+    except SystemExit:
+        raise
+    except BaseException:
+        shown = sys.excepthook
+        sys.excepthook = lambda kind, error, trace: shown(
+            kind, error.with_traceback(_own_part(trace)), _own_part(trace)
+        )
+        raise
 
 
 def _own_part(trace: types.TracebackType | None) -> types.TracebackType | None:

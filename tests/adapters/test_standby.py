@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -74,7 +75,7 @@ def at(tmp_path: Path) -> Path:
     return tmp_path
 
 
-ENV = {**os.environ, "MARK": "one", "PYTHONWARNINGS": "default"}
+ENV = {**os.environ, "LASTGOOD_MARK": "one", "PYTHONWARNINGS": "default"}
 
 
 def cold(argv: list[str], at: Path, env: dict[str, str]) -> tuple[int, str]:
@@ -89,7 +90,7 @@ def started(argv: list[str], at: Path, env: dict[str, str]) -> tuple[Standby[Chi
     """A process that waits to become a command, and the words that it is to be sent."""
     taken = split(argv)
     assert taken is not None
-    before = {**env, "MARK": "another", "MORE": "gone"}
+    before = {**env, "LASTGOOD_MARK": "another", "LASTGOOD_MORE": "gone"}
     made = Standby(lambda argv, keep: Child.spawn(argv, cwd=str(at), env=before, keep=keep), *taken)
     until(made.is_ready)
     return made, taken[1]
@@ -108,7 +109,7 @@ def outcome(child: Child) -> tuple[int, str]:
 def warm(argv: list[str], at: Path, env: dict[str, str]) -> tuple[int, str]:
     """The same, by a process that was started in advance."""
     made, words = started(argv, at, env)
-    return outcome(made.become(argv, words, env=env, group=None))
+    return outcome(made.become(argv, words, env=env, cwd=str(at), group=None))
 
 
 @pytest.mark.parametrize(
@@ -144,6 +145,68 @@ def test_the_command_tells_the_same_as_when_it_is_started_cold(words: list[str],
     assert json.loads(told) == json.loads(by_another)
 
 
+INTERRUPTED = """
+import atexit, os, signal, time
+atexit.register(print, "bye")
+os.kill(os.getpid(), signal.SIGINT)
+time.sleep(9)
+"""
+LOCALES = {
+    "none": {},
+    "C without UTF-8": {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"},
+    "as it is": {"LC_ALL": "C.UTF-8"},
+}
+
+
+@pytest.mark.parametrize("locale", LOCALES)
+def test_what_is_no_ascii_is_the_same_in_any_locale(locale: str, at: Path) -> None:
+    """Arguments and variables are bytes; what Python adds to its own environment, or a `sitecustomize` to it, is not lost."""
+    (at / "site").mkdir()
+    (at / "site" / "sitecustomize.py").write_text("import os; os.environ.setdefault('HF_HOME', '/somewhere')")
+    env = {name: value for name, value in ENV.items() if not name.startswith(("LC_", "LANG"))}
+    env |= {"PYTHONPATH": str(at / "site"), "LASTGOOD_NAME": "größe", "OTHER": "größe", **LOCALES[locale]}
+    argv = [sys.executable, "says.py", "größe"]
+    status, told = cold(argv, at, env)
+
+    assert (0, "/somewhere") == (status, json.loads(told)["environment"]["HF_HOME"])
+    assert (0, json.loads(told)) == ((found := warm(argv, at, env))[0], json.loads(found[1]))
+
+
+def test_what_was_replaced_while_it_waited_is_run_as_it_is_now(at: Path) -> None:
+    """A folder that was taken away and made anew, or a link to one that leads elsewhere by now."""
+    for release in ("first", "second"):
+        (at / release).mkdir()
+        (at / release / "part.py").write_text(f"NAME = {release!r}")
+        (at / release / "train.py").write_text("import os, part; print(part.NAME, os.getcwd())")
+    (at / "current").symlink_to("first")
+    argv = [sys.executable, "current/train.py"]
+    made, words = started(argv, at, ENV)
+    (at / "current").unlink()
+    (at / "current").symlink_to("second")
+    assert (0, f"second {at}\n") == outcome(made.become(argv, words, env=ENV, cwd=str(at), group=None))
+
+    argv = [sys.executable, "train.py"]
+    made, words = started(argv, at / "first", ENV)
+    shutil.rmtree(at / "first")
+    shutil.copytree(at / "second", at / "first")
+    assert (0, f"second {at}/first\n") == outcome(made.become(argv, words, env=ENV, cwd=str(at / "first"), group=None))
+
+
+@pytest.mark.parametrize(("error", "ready"), [("ModuleNotFoundError(name='torch')", True), ("OSError(24, 'x')", False)])
+def test_an_import_that_fails_half_way_is_none(
+    error: str, ready: bool, at: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not installed is passed over; what broke on its way in cannot be imported again, so nothing is ready."""
+    (at / "torch.py").write_text(f"raise {error}")
+    monkeypatch.setattr(standby, "MODULES", ("json", "torch"))
+    made = Standby(lambda argv, keep: Child.spawn(argv, cwd=str(at), env=ENV, keep=keep), [sys.executable], ["says.py"])
+    until(lambda: made.is_ready() or not made.is_alive())
+
+    assert (ready, ready) == (made.is_ready(), made.is_alive())
+    made.kill()
+    made.close(5)
+
+
 @pytest.mark.parametrize(
     ("code", "ended"),
     [
@@ -153,6 +216,7 @@ def test_the_command_tells_the_same_as_when_it_is_started_cold(words: list[str],
         ("import no_such_module_either", 1),
         ("a = = 1", 1),
         ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", -15),
+        (INTERRUPTED, -2),
         ("import atexit, threading; atexit.register(print, 'bye'); threading.Timer(0.1, print, ['late']).start()", 0),
     ],
 )
@@ -179,6 +243,7 @@ def test_it_ends_the_same_too(code: str, ended: int, how: str, at: Path) -> None
         ["python", "--version"],
         ["python", "-x", "x.py"],
         ["python", "-m"],
+        ["python", "x.pyc"],
         ["python", "-u"],
         ["pythonista", "x.py"],
         [],
@@ -208,9 +273,12 @@ def test_while_it_waits_it_is_the_first_to_go(at: Path) -> None:
     made, _ = started([sys.executable, "says.py"], at, ENV)
     assert "1000\n" == Path(f"/proc/{made.pid}/oom_score_adj").read_text()
     assert 1_000_000 < made.memory_bytes == memory_of(made.pid)
-    made.end()
+    made.kill()
+    until(lambda: not made.is_alive())
+    memory = made.memory_bytes
+    made.close()
 
-    assert (False, 0) == (made.is_alive(), made.memory_bytes)
+    assert (False, 0) == (made.is_alive(), memory)
     assert not Path(f"/proc/{made.pid}").exists()
 
 
@@ -222,8 +290,8 @@ def test_one_that_is_dead_is_not_ready_and_cannot_be_told(at: Path) -> None:
 
     assert not made.is_ready()
     with pytest.raises(OSError, match=re.compile("broken pipe|reset", re.IGNORECASE)):
-        made.become(words, words, env=ENV, group=None)
-    made.end()
+        made.become(words, words, env=ENV, cwd=str(at), group=None)
+    made.close()
 
 
 def test_it_ends_with_whoever_started_it(at: Path) -> None:
@@ -232,4 +300,4 @@ def test_it_ends_with_whoever_started_it(at: Path) -> None:
     made._channel.close()
 
     assert 0 == until(made._child.poll_exit).code
-    made.end()
+    made.close()

@@ -8,6 +8,7 @@ from tests.mutants.laboratory import Mutant
 from tests.mutants.own_end import OWN_END
 from tests.mutants.shelving import SHELVING
 from tests.mutants.silence import SILENCE
+from tests.mutants.standing import STANDING
 from tests.mutants.storming import STORMING
 from tests.mutants.trusting import TRUSTING
 from tests.mutants.waiting import WAITING
@@ -1064,6 +1065,7 @@ MUTANTS = [
     *GROUPS,
     *SHELVING,
     *SILENCE,
+    *STANDING,
     *STORMING,
     *TRUSTING,
     *WAITING,

@@ -321,8 +321,12 @@ class StandingBy:
         self._ready_at: float | None = None
         self.pids = ()
 
-    def look(self, command: Callable[[], object], cwd: str) -> None:
-        if self._ready_at is None:
+    @property
+    def due(self) -> float:
+        return float("inf")
+
+    def look(self, command: Callable[[], object], cwd: str, start: bool) -> None:
+        if self._ready_at is None and start:
             command()
             self._ready_at = self._world.now + IMPORT_SECONDS
 
@@ -337,6 +341,8 @@ class StandingBy:
 
     def end(self) -> None:
         self._ready_at = None
+
+    close = end
 
 
 def _spawn(world: World, argv: Sequence[str], *, cwd: str, env: Mapping[str, str], group: str | None = None) -> Child:

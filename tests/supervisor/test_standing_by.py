@@ -29,7 +29,7 @@ class Waiting:
         if world.refused:
             raise OSError(12, "no memory")
         self.world, self.interpreter, self.words = world, interpreter, words
-        self.alive, self.ready, self.told, self.ended = True, True, None, False
+        self.alive, self.ready, self.told, self.killed, self.closed = True, True, None, False, False
         self.pid, self.memory_bytes = 4000 + len(world.made), 300
         world.made.append(self)
 
@@ -39,20 +39,24 @@ class Waiting:
     def is_ready(self) -> bool:
         return self.ready and self.alive
 
-    def become(self, argv: list[str], words: list[str], *, env: dict[str, str], group: str | None) -> object:
+    def become(self, argv: list[str], words: list[str], *, env: dict[str, str], cwd: str, group: str | None) -> object:
         if not self.alive:
             raise BrokenPipeError(32, "broken pipe")
-        self.told = (argv, words, env, group)
+        self.told = (argv, words, env, cwd, group)
         return self
 
-    def end(self) -> None:
-        self.ended = True
+    def kill(self) -> None:
+        self.killed = True
+        self.alive = self.alive and self.world.held
+
+    def close(self, seconds: float = 0.0) -> None:
+        self.closed = True
 
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A clock, how much memory the machine and the control group have, and every process that was started."""
-    made = SimpleNamespace(now=100.0, machine=8 << 30, group=None, refused=False, made=[])
+    made = SimpleNamespace(now=100.0, machine=8 << 30, group=None, refused=False, held=False, made=[])
     monkeypatch.setattr(standing_by, "time", SimpleNamespace(monotonic=lambda: made.now))
     monkeypatch.setattr(standing_by.cgroup, "memory_left", lambda: made.group)
     memory = SimpleNamespace(virtual_memory=lambda: SimpleNamespace(available=made.machine))
@@ -61,10 +65,12 @@ def world(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return made
 
 
-def looked(by: StandingBy, world: SimpleNamespace, after: float = LOOK_SECONDS, argv: list[str] = ARGV) -> list[Any]:
+def looked(
+    by: StandingBy, world: SimpleNamespace, after: float = LOOK_SECONDS, argv: list[str] = ARGV, start: bool = True
+) -> list[Any]:
     """All that were ever started, once it was looked after that time."""
     world.now += after
-    by.look(lambda: (argv, ENV), "/w")
+    by.look(lambda: (argv, ENV), "/w", start)
     return list(world.made)
 
 
@@ -79,8 +85,14 @@ def test_one_is_started_and_becomes_the_command(world: SimpleNamespace) -> None:
     anew = [*ARGV, "--from=x"]
     assert one is by.take(anew, {**ENV, "LASTGOOD_INCARNATION": "3"}, "/w", "/group")
 
-    assert (anew, ["train.py", "--a", "--from=x"], {"HOME": "/h", "LASTGOOD_INCARNATION": "3"}, "/group") == one.told
-    assert ((), None, False) == (by.pids, by.take(anew, ENV, "/w", None), one.ended)
+    assert (
+        anew,
+        ["train.py", "--a", "--from=x"],
+        {"HOME": "/h", "LASTGOOD_INCARNATION": "3"},
+        "/w",
+        "/group",
+    ) == one.told
+    assert ((), None, False) == (by.pids, by.take(anew, ENV, "/w", None), one.killed)
     assert 2 == len(looked(by, world))
 
 
@@ -102,7 +114,7 @@ def test_one_of_another_kind_is_ended(world: SimpleNamespace, argv: list[str], e
     by = StandingBy()
     [one] = looked(by, world)
 
-    assert (None, True, ()) == (by.take(argv, env, cwd, None), one.ended, by.pids)
+    assert (None, True, ()) == (by.take(argv, env, cwd, None), one.closed, by.pids)
 
 
 @pytest.mark.parametrize("state", ["ready", "alive"])
@@ -112,7 +124,7 @@ def test_one_that_is_not_ready_is_not_waited_for(world: SimpleNamespace, state: 
     [one] = looked(by, world)
     setattr(one, state, False)
 
-    assert (None, True) == (by.take(ARGV, ENV, "/w", None), one.ended)
+    assert (None, True) == (by.take(ARGV, ENV, "/w", None), one.closed)
 
 
 def test_one_that_dies_as_it_is_told_is_no_trainer(world: SimpleNamespace) -> None:
@@ -122,7 +134,7 @@ def test_one_that_dies_as_it_is_told_is_no_trainer(world: SimpleNamespace) -> No
     one.is_ready = lambda: True
     one.alive = False
 
-    assert (None, True) == (by.take(ARGV, ENV, "/w", None), one.ended)
+    assert (None, True) == (by.take(ARGV, ENV, "/w", None), one.closed)
 
 
 def test_one_that_dies_is_replaced_ever_more_slowly(world: SimpleNamespace) -> None:
@@ -156,9 +168,9 @@ def test_memory_that_is_short_is_not_taken(world: SimpleNamespace, where: str) -
     setattr(world, where, ENOUGH_BYTES)
     [one] = looked(by, world)
     setattr(world, where, SHORT_BYTES)
-    assert ([one], False) == (looked(by, world), one.ended)
+    assert ([one], False) == (looked(by, world), one.closed)
     setattr(world, where, SHORT_BYTES - 1)
-    assert ([one], True, ()) == (looked(by, world), one.ended, by.pids)
+    assert ([one], True, ()) == (looked(by, world), one.closed, by.pids)
     assert [one] == looked(by, world)
     setattr(world, where, ENOUGH_BYTES)
 
@@ -176,6 +188,58 @@ def test_what_cannot_be_started_is_tried_again(world: SimpleNamespace) -> None:
     assert 1 == len(looked(StandingBy(), world, argv=["sh", "-c", "python x.py"]))
 
 
+def test_what_waits_is_kept_without_a_trainer_and_not_begun(world: SimpleNamespace) -> None:
+    """Between two trainers there is none to be started; one that waits is looked after all the same, and says when."""
+    by = StandingBy()
+    assert ([], float("inf")) == (looked(by, world, start=False), by.due)
+    [one] = looked(by, world)
+    assert world.now + LOOK_SECONDS == by.due
+    assert ([one], False) == (looked(by, world, start=False), one.killed)
+    world.machine = 0
+
+    assert ([one], True) == (looked(by, world, start=False), one.closed)
+
+
+def test_one_of_another_kind_does_not_wait_for_the_next_death(world: SimpleNamespace) -> None:
+    """Its memory is of no use any more, and the right one takes its place."""
+    by = StandingBy()
+    [one] = looked(by, world)
+    assert ([one], True) == (looked(by, world, argv=["python", "other.py"]), one.closed)
+
+    assert "other.py" == looked(by, world, argv=["python", "other.py"])[1].words[0]
+
+
+def test_one_that_storage_holds_is_nobodys_leftover(world: SimpleNamespace) -> None:
+    """It is told to end, and not waited for; until it has it is no process of the run's."""
+    by = StandingBy()
+    world.held = True
+    [one] = looked(by, world)
+    by.end()
+    assert (True, False, (one.pid,), None) == (one.killed, one.closed, by.pids, by.told())
+    two = looked(by, world)[1]
+    assert (two.pid, one.pid) == by.pids
+    one.alive = False
+    looked(by, world)
+
+    assert (True, (two.pid,)) == (one.closed, by.pids)
+    by.close()
+    assert (True, True) == (two.killed, two.closed)
+
+
+def test_it_is_told_when_one_was_killed_by_others(world: SimpleNamespace) -> None:
+    """The kernel's OOM killer takes it first, and that is no evidence against the trainer; what is ended here is not told."""
+    by = StandingBy()
+    told: list[str] = []
+    by.lost = lambda: told.append("lost")
+    looked(by, world)
+    by.end()
+    assert [] == told
+    looked(by, world)[1].alive = False
+    looked(by, world)
+
+    assert ["lost"] == told
+
+
 def test_it_is_not_looked_more_often_than_once_a_second(world: SimpleNamespace) -> None:
     """The loop comes round with every line that the trainer prints."""
     by = StandingBy()
@@ -187,7 +251,7 @@ def test_it_is_not_looked_more_often_than_once_a_second(world: SimpleNamespace) 
 
     for _ in range(100):
         world.now += LOOK_SECONDS / 10
-        by.look(command, "/w")
+        by.look(command, "/w", True)
 
     assert 10 == len(asked)
 

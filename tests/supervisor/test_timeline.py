@@ -71,6 +71,14 @@ def test_what_is_done_again_is_added_up(clock: SimpleNamespace) -> None:
     assert STAGES | {"delay": 2000.0, "judge": 12.0} == fields["stages"]
 
 
+@pytest.mark.parametrize("at", [0, 2])
+def test_how_long_people_pause_is_no_matter_of_a_restart(clock: SimpleNamespace, at: int) -> None:
+    """Asked for while it lived or while nobody did."""
+    asked = [(0.0, e.PauseRequested()), (0.0, e.ResumeRequested())]
+
+    assert [] == told(clock, [*RESTART[:2][:at], asked[0], *RESTART[:2][at:], (86400.0, asked[1][1]), *RESTART[2:]])
+
+
 def test_a_second_death_before_the_first_step_begins_anew(clock: SimpleNamespace) -> None:
     """It is told what the restart after it took; a step that a dead trainer is heard to tell late ends nothing."""
     [(_, fields)] = told(
