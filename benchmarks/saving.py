@@ -36,9 +36,15 @@ Peer = Callable[[Any, Any, Path], float]
 """Saves a model and an optimizer in a folder once, and returns for how many seconds its caller stood still."""
 
 
-def _synced(path: Path) -> None:
+def _written_and_synced(path: Path, write: Callable[[], object]) -> float:
+    """Seconds until a file is on the disk; it is gone afterwards."""
+    started = time.perf_counter()
+    write()
     with path.open("rb") as file:
         os.fsync(file.fileno())
+    seconds = time.perf_counter() - started
+    path.unlink()
+    return seconds
 
 
 def torch_save_and_fsync(model: Any, optimizer: Any, folder: Path) -> float:
@@ -46,13 +52,12 @@ def torch_save_and_fsync(model: Any, optimizer: Any, folder: Path) -> float:
     import torch
 
     path = folder / "theirs.bin"
-    started = time.perf_counter()
-    payload = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "rng": capture_rng_state()}
-    torch.save(payload, path)
-    _synced(path)
-    seconds = time.perf_counter() - started
-    path.unlink()
-    return seconds
+
+    def write() -> None:
+        payload = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "rng": capture_rng_state()}
+        torch.save(payload, path)
+
+    return _written_and_synced(path, write)
 
 
 def safetensors_and_fsync(model: Any, optimizer: Any, folder: Path) -> float:
@@ -60,13 +65,13 @@ def safetensors_and_fsync(model: Any, optimizer: Any, folder: Path) -> float:
     from safetensors.torch import save_file
 
     path = folder / "theirs.bin"
-    started = time.perf_counter()
-    moments = {f"{n}.{key}": one for n, state in optimizer.state_dict()["state"].items() for key, one in state.items()}
-    save_file(dict(model.state_dict()) | moments, path)
-    _synced(path)
-    seconds = time.perf_counter() - started
-    path.unlink()
-    return seconds
+
+    def write() -> None:
+        states = optimizer.state_dict()["state"].items()
+        moments = {f"{number}.{key}": one for number, state in states for key, one in state.items()}
+        save_file(dict(model.state_dict()) | moments, path)
+
+    return _written_and_synced(path, write)
 
 
 def dcp_async_save(model: Any, optimizer: Any, folder: Path) -> float:
