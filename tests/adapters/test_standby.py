@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import supervisor.adapters.standby_child  # noqa: F401 - run by path, loaded so that it is known whose it is
 from supervisor.adapters import standby
 from supervisor.adapters.process import Child
 from supervisor.adapters.standby import Standby, split

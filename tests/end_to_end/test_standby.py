@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import supervisor.runtime  # noqa: F401 - what all this is about, loaded so that it is known whose it is
 from supervisor.chaos import oracle
 from supervisor.proc import stat_of
 from tests.bench import TRAINER, Bench, marked, until
