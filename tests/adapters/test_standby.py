@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -80,11 +79,8 @@ ENV = {**os.environ, "LASTGOOD_MARK": "one", "PYTHONWARNINGS": "default"}
 
 
 def cold(argv: list[str], at: Path, env: dict[str, str]) -> tuple[int, str]:
-    """Exit status and output of a command as anybody starts it."""
-    done = subprocess.run(
-        argv, cwd=at, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )  # fmt: skip
-    return done.returncode, done.stdout
+    """Exit status and output of a command as any trainer is started."""
+    return outcome(Child.spawn(argv, cwd=at, env=env))
 
 
 def started(argv: list[str], at: Path, env: dict[str, str]) -> tuple[Standby[Child], list[str]]:
