@@ -25,7 +25,7 @@ def why_not() -> str | None:
     if not os.path.exists("/dev/fuse"):
         return "there is no /dev/fuse"
     try:
-        import mfusepy  # noqa: F401
+        import mfusepy  # noqa: F401 - to see whether it finds the system's library
     except (ImportError, OSError) as error:
         return f"no FUSE library: {error}"
     return None
@@ -54,7 +54,7 @@ def served(folder: Path) -> Iterator[tuple[Path, Path]]:
 def _serve(behind: str, at: str, hold: str) -> None:
     import mfusepy
 
-    class Held(mfusepy.Operations):  # type: ignore[misc]
+    class Held(mfusepy.Operations):  # type: ignore[misc]  # it has no stubs
         """What the tests' trainers do with files."""
 
         use_ns = True
