@@ -17,7 +17,16 @@ from typing import BinaryIO, cast
 from lastgood.hashing import HashingFile, file_sha256
 from lastgood.naming import partial_name, partial_of
 from lastgood.regular import regular
-from lastgood.seal import MAX_SEAL_BYTES, Seal, parse_seal, seal_path, seal_text
+from lastgood.seal import (
+    MAX_SEAL_BYTES,
+    Identity,
+    Seal,
+    bound_seal_path,
+    bound_seal_text,
+    parse_seal,
+    seal_path,
+    seal_text,
+)
 
 BEGIN_BYTES = 32 << 20  # a stretch that is worth a system call, and that the disk has not fallen behind by
 MODE = 0o666  # the umask takes its share, as for any file a program makes
@@ -213,6 +222,27 @@ def _replace(path: str, content: bytes, sync: Callable[[int], None]) -> None:
         except OSError:
             pass  # the first error is the one to tell
         raise
+
+
+def write_bound_seal(snapshot: str | os.PathLike[str], digest: str, identity: Identity) -> None:
+    """Seal somebody else's snapshot, in `.lastgood`, for exactly this identity. Raises OSError."""
+    path = bound_seal_path(snapshot)
+    make_inner_folder(os.path.dirname(path))
+    write_durably(path, bound_seal_text(digest, identity).encode("ascii"))
+
+
+def make_inner_folder(folder: str) -> None:
+    """Make a folder and the one that it is in, where they are not there yet, and nothing above.
+
+    So a folder in `.lastgood` never brings back a checkpoint directory that was moved away or unmounted. Raises OSError:
+    FileNotFoundError then.
+    """
+    for one in (os.path.dirname(folder), folder):
+        try:
+            os.mkdir(one)
+        except FileExistsError:
+            if not os.path.isdir(one):
+                raise
 
 
 def fsync_folder(folder: str) -> None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from lastgood.publish import make_inner_folder
 from supervisor.proc import Identity, program_of, stat_of
 
 KEPT_MAX = 20  # files of evidence, of the newest incarnations
@@ -48,7 +49,7 @@ def keep(
 
     What is cheap comes first and is on the disk before `py-spy` is asked, which gets the time that is left `until` then.
     """
-    os.makedirs(folder, exist_ok=True)
+    make_inner_folder(folder)
     path = os.path.join(folder, _NAME.format(incarnation))
     found = [one for one in map(_process, (identity.pid for identity in tree[:PROCESSES_MAX])) if one is not None]
     locks = [one for place in places for one in _locks_in(place)][:LOCKS_MAX]

@@ -10,7 +10,7 @@ from typing import Any
 from lastgood import publish
 from lastgood.contract import QUARANTINE_DIR, REASON_FILE, SEAL_SUFFIX, SEALS_DIR, STATE_DIR
 from lastgood.lock import WriterLock
-from lastgood.publish import fsync_folder, remove, remove_if_there, write_durably
+from lastgood.publish import fsync_folder, make_inner_folder, remove, remove_if_there, write_durably
 from lastgood.seal import MAX_SEAL_BYTES, Manifest, Seal, bound_seal_path, parse_manifest, parse_seal, seal_path
 from supervisor.leftovers import partials
 
@@ -25,7 +25,7 @@ def set_aside(checkpoint_dir: str, name: str, finding: dict[str, Any]) -> str:
     since what must leave the trainer's sight cannot wait.
     """
     base = os.path.join(checkpoint_dir, STATE_DIR, QUARANTINE_DIR)
-    os.makedirs(base, exist_ok=True)
+    make_inner_folder(base)
     source = os.path.join(checkpoint_dir, name)
     folder, name = os.path.split(source)  # a copy on the shelf is called by its path
     place = _fresh_folder(base, f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{name}")

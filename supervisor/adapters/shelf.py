@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from lastgood import publish
-from lastgood.contract import SEAL_SUFFIX, SEALS_DIR, STATE_DIR
+from lastgood.contract import SEAL_SUFFIX
 from lastgood.hashing import file_sha256
 from lastgood.keep import LEAST_KEPT, Keep, expendable
 from lastgood.naming import partial_name, snapshot_name
-from lastgood.publish import MODE, fsync_folder, remove_if_there, write_durably
+from lastgood.publish import MODE, fsync_folder, make_inner_folder, remove_if_there, write_bound_seal, write_durably
 from lastgood.regular import regular
 from lastgood.rungs import Rung, judge
-from lastgood.seal import Identity, Seal, bound_seal_path, bound_seal_text, read_seal, seal_path, seal_text
+from lastgood.seal import Identity, Seal, read_seal, seal_path, seal_text
 from lastgood.verdict import Kind, Proof, Verdict
 from supervisor.core.events import RungFact
 from supervisor.shelved import places_of, scan_shelf, shelved_name
@@ -123,9 +123,7 @@ class Shelf:
                     raise FileExistsError(errno.EEXIST, "somebody else has put a file there", self._in_place)
                 os.rename(partial, self._in_place)
         fsync_folder(self._directory)
-        os.makedirs(os.path.join(self._directory, STATE_DIR, SEALS_DIR), exist_ok=True)
-        bound = bound_seal_text(digest, Identity.of(os.stat(self._in_place)))
-        write_durably(bound_seal_path(self._in_place), bound.encode("ascii"))
+        write_bound_seal(self._in_place, digest, Identity.of(os.stat(self._in_place)))
         return Copied(how, size)
 
     def same_as(self, digest: str) -> list[Rung]:
@@ -134,7 +132,7 @@ class Shelf:
 
     def _make_folder(self) -> None:
         if not os.path.isdir(self._folder):
-            os.makedirs(self._folder)
+            make_inner_folder(self._folder)
             fsync_folder(os.path.dirname(self._folder))
 
     def _ours(self) -> list[Rung]:

@@ -54,11 +54,14 @@ def new_run(foreign: dict[str, Identity] | None = None) -> RunFile:
     return RunFile(uuid.uuid4().hex[:16], foreign=foreign or {}, isolated=foreign is not None)
 
 
-def prepare(checkpoint_dir: str) -> None:
-    """Make the checkpoint directory and the supervisor's folder in it. Raises UsageError when it cannot be written."""
+def prepare(checkpoint_dir: str, anew: bool = False) -> None:
+    """Make the supervisor's folder, and with `anew` the directory itself. Raises UsageError when it cannot be written."""
     state = os.path.join(checkpoint_dir, STATE_DIR)
     try:
-        os.makedirs(state, exist_ok=True)
+        if anew:
+            os.makedirs(checkpoint_dir, exist_ok=True)
+        if not os.path.isdir(state):
+            os.mkdir(state)
         probe = os.path.join(state, partial_name("probe"))
         os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         remove_if_there(probe)

@@ -10,11 +10,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from lastgood.choose import newest_first
-from lastgood.contract import SEALS_DIR, STATE_DIR
 from lastgood.ledger import Ledger, SealStamp
-from lastgood.publish import remove_if_there, write_durably
+from lastgood.publish import remove_if_there, write_bound_seal
 from lastgood.rungs import Rung, down_to_first_proven, ever_held_one, identity_of, judge, scan
-from lastgood.seal import Identity, Seal, bound_seal_path, bound_seal_text, read_seal, seal_path
+from lastgood.seal import Identity, Seal, bound_seal_path, read_seal, seal_path
 from lastgood.sealing import sha256_of
 from lastgood.verdict import Kind, Proof, Verdict
 from supervisor import shelved
@@ -288,8 +287,7 @@ class Verifier:
         if self._told[name].verdict.sha256 not in (None, digest):
             del self._told[name]  # a seal must not vouch for other bytes than those judged: they are told anew
             return None
-        os.makedirs(os.path.join(self._directory, STATE_DIR, SEALS_DIR), exist_ok=True)
-        write_durably(bound_seal_path(rung.path), bound_seal_text(digest, rung.identity).encode("ascii"))
+        write_bound_seal(rung.path, digest, rung.identity)
         judged = judge(rung, self._ledger, fresh=True)
         if judged.verdict is None or (judged.verdict.kind, judged.verdict.proof) != (Kind.HEALTHY, Proof.SEAL):
             del self._told[name]

@@ -144,7 +144,7 @@ def supervise(
     directory = os.path.realpath(chosen.checkpoints.dir)
     with _told_when_late(directory):
         try:
-            statefile.prepare(directory)
+            statefile.prepare(directory, anew=True)
         except UsageError as error:
             raise UsageError(f"{where}: {error}") from None
         try:

@@ -53,7 +53,7 @@ RUN = RunFile(
 def directory(tmp_path: Path) -> str:
     """A checkpoint directory that is ready for a supervisor."""
     path = str(tmp_path / "checkpoints")
-    statefile.prepare(path)
+    statefile.prepare(path, anew=True)
     return path
 
 
@@ -164,7 +164,7 @@ def test_this_test_knows_all_that_a_run_remembers() -> None:
 def test_any_run_survives(tmp_path_factory: pytest.TempPathFactory, run: RunFile) -> None:
     """Whatever was written is read back, names that are no UTF-8 included."""
     directory = str(tmp_path_factory.mktemp("run"))
-    statefile.prepare(directory)
+    statefile.prepare(directory, anew=True)
     statefile.write_run(directory, run, 10.0**9)
 
     assert run == statefile.read_run(directory, 10.0**9)
@@ -568,7 +568,7 @@ def test_preparing_makes_the_folders_and_leaves_nothing(tmp_path: Path) -> None:
     """The directory is made with all above it, again and again, without a trace of having been tried."""
     directory = str(tmp_path / "a" / "b")
     for _ in range(2):
-        statefile.prepare(directory)
+        statefile.prepare(directory, anew=True)
 
     assert set() == names(directory)
 
@@ -582,7 +582,7 @@ def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path, where: st
     directory = os.path.join(tmp_path, where)
 
     with pytest.raises(UsageError, match=f"^checkpoints.dir: {directory} is not writable") as caught:
-        statefile.prepare(directory)
+        statefile.prepare(directory, anew=True)
     assert 1 == len(str(caught.value).splitlines())
 
 
@@ -598,7 +598,7 @@ def test_a_directory_that_only_looks_writable_is_refused(
     monkeypatch.setattr(os, "open", refused)
 
     with pytest.raises(UsageError, match=os.strerror(number)):
-        statefile.prepare(str(tmp_path))
+        statefile.prepare(str(tmp_path), anew=True)
 
 
 def test_what_is_wanted_is_read_as_it_was_written(directory: str) -> None:

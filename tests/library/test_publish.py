@@ -21,7 +21,15 @@ import pytest
 from lastgood import hashing
 from lastgood import publish as publishing
 from lastgood.judging import verify
-from lastgood.publish import MaybeCommittedError, publish, remove, sweep, write_at_once, write_durably
+from lastgood.publish import (
+    MaybeCommittedError,
+    make_inner_folder,
+    publish,
+    remove,
+    sweep,
+    write_at_once,
+    write_durably,
+)
 from lastgood.seal import MAX_SEAL_BYTES, Seal, parse_seal
 from lastgood.verdict import Kind
 
@@ -423,3 +431,21 @@ def test_a_small_file_that_only_is_looked_at_is_replaced_without_waiting_for_the
 
     assert b"new" == path.read_bytes()
     assert ["status.json"] == os.listdir(tmp_path)
+
+
+def test_an_inner_folder_is_made_with_the_one_around_it_and_nothing_above(tmp_path: Path) -> None:
+    """What holds them may have been moved away or unmounted."""
+    make_inner_folder(str(tmp_path / ".lastgood" / "seals"))
+    make_inner_folder(str(tmp_path / ".lastgood" / "seals"))
+    with pytest.raises(FileNotFoundError):
+        make_inner_folder(str(tmp_path / "away" / ".lastgood" / "seals"))
+
+    assert [".lastgood"] == os.listdir(tmp_path)
+    assert ["seals"] == os.listdir(tmp_path / ".lastgood")
+
+
+def test_a_file_in_the_place_of_an_inner_folder_is_told(tmp_path: Path) -> None:
+    """It is left alone."""
+    (tmp_path / ".lastgood").touch()
+    with pytest.raises(FileExistsError):
+        make_inner_folder(str(tmp_path / ".lastgood" / "seals"))

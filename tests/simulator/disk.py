@@ -5,13 +5,14 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lastgood.choose import newest_first
 from lastgood.contract import RUN_FILE, SEALS_DIR, WANTED_FILE
 from lastgood.ledger import SealStamp
 from lastgood.rungs import Rung
-from lastgood.seal import Identity, Seal, SealDamaged
+from lastgood.seal import Identity, Seal, SealDamaged, bound_seal_path, bound_seal_text
 from lastgood.verdict import Kind, Proof, Verdict
 from supervisor.adapters import space
 from tests.simulator.plan import DIRECTORY, Fault, Style
@@ -324,6 +325,10 @@ class Disk:
             raise
         self.texts[_key(path)] = content.decode()
         self._world.point("written")
+
+    def write_bound_seal(self, path: Path, digest: str, identity: Identity) -> None:
+        """Seal a snapshot of the trainer's."""
+        self.write_durably(bound_seal_path(path), bound_seal_text(digest, identity).encode("ascii"))
 
     def fsync_folder(self, path: str) -> None:
         self._world.point("fsync")

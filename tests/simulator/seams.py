@@ -203,7 +203,6 @@ def _storage(world: World) -> Seams:
                 "time": clock,
                 "os": SimpleNamespace(
                     fspath=fspath,
-                    makedirs=lambda folder, exist_ok: disk.check(),
                     path=SimpleNamespace(join=path.join, exists=disk.exists, lexists=disk.exists),
                 ),
                 "scan": disk.scan,
@@ -213,7 +212,7 @@ def _storage(world: World) -> Seams:
                 "read_seal": disk.read_seal,
                 "sha256_of": disk.sha256_of,
                 "identity_of": disk.identity_of,
-                "write_durably": disk.write_durably,
+                "write_bound_seal": disk.write_bound_seal,
                 "remove_if_there": disk.remove_if_there,
                 "is_being_written": disk.is_being_written,
             },
