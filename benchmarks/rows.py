@@ -64,6 +64,7 @@ ROWS = [
         absolute="MB",
     ),
     Row("growth-snapshots", "its CPU for one more snapshot among many", "among ten", 1.5, growing.snapshots, 8),
+    Row("growth-idle", "its CPU among many, trainer silent", None, 0.5, growing.idle, 6, absolute="%"),
     Row("growth-restarts", "its growth over as many restarts", None, 4, growing.restarts, 1, cold=True, absolute="MB"),
     Row("output", "200 MB of output drained, 80-byte lines", None, 1000, supervising.draining, 15),
     Row("ladder", "list and choose among many sealed, in process", None, 100, ladder.listing_in_process, 30),

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from supervisor.proc import memory_of
@@ -21,14 +21,13 @@ NEVER_GIVES_UP = ("restarts.without_progress=1000000", "restarts.per_window=1000
 class Supervised:
     """`lastgood run` over a directory, which tells its moments by `probe.py`. Use `supervised`, which ends it."""
 
-    def __init__(self, directory: Path, command: list[str], resume: str, keep: int | None) -> None:
+    def __init__(self, directory: Path, command: list[str], resume: str, settings: Sequence[str]) -> None:
         self.directory = directory
         self._moments, theirs = os.pipe()
         self._rest = b""
         self._told: deque[bytes] = deque()
         words = [sys.executable, "-m", "benchmarks.probe", str(theirs), "run", "--checkpoints", str(directory)]
-        sets = (*NEVER_GIVES_UP, *(() if keep is None else (f"checkpoints.keep.last={keep}",)))
-        words += [word for one in sets for word in ("--set", one)]
+        words += [word for one in (*NEVER_GIVES_UP, *settings) for word in ("--set", one)]
         words += ["--resume", resume, "--", *command]
         self.process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, pass_fds=(theirs,))
         os.close(theirs)
@@ -70,9 +69,11 @@ class Supervised:
 
 
 @contextlib.contextmanager
-def supervised(directory: Path, *command: str, resume: str = "never", keep: int | None = None) -> Iterator[Supervised]:
-    """A supervisor of a command, for as long as it is needed; it prunes if it is told how many snapshots to keep."""
-    one = Supervised(directory, list(command), resume, keep)
+def supervised(
+    directory: Path, *command: str, resume: str = "never", settings: Sequence[str] = ()
+) -> Iterator[Supervised]:
+    """A supervisor of a command with settings such as `checkpoints.keep.last=3`, for as long as it is needed."""
+    one = Supervised(directory, list(command), resume, settings)
     try:
         yield one
     finally:

@@ -135,12 +135,14 @@ def _spending(scale: Scale, command: tuple[str, ...]) -> Iterator[Sides]:
         one.next("TrainerSpawned")
         time.sleep(1.0)
 
-        def ours() -> float:
-            before, begun = one.cpu_seconds(), time.monotonic()
-            time.sleep(scale.seconds)
-            return (one.cpu_seconds() - before) / (time.monotonic() - begun)
+        yield Sides(lambda: share(one, scale.seconds))
 
-        yield Sides(ours)
+
+def share(one: Supervised, seconds: float) -> float:
+    """The share of a core that a supervisor takes for so long."""
+    before, begun = one.cpu_seconds(), time.monotonic()
+    time.sleep(seconds)
+    return (one.cpu_seconds() - before) / (time.monotonic() - begun)
 
 
 def spending(scale: Scale) -> AbstractContextManager[Sides]:

@@ -24,7 +24,7 @@ class Rung(NamedTuple):
     """One candidate: where it is, its step (None when nothing tells), its identity, and its verdict once judged.
 
     `linked` says that another name in the directory leads to the same file. `identity.size` is in bytes; `mtime_ns` is the time
-    of modification in nanoseconds. `seal_inode` is that of the seal beside it, 0 without one.
+    of modification in nanoseconds. `seal_inode` is that of the seal beside it, 0 without one. `is_folder`: it has several files.
     """
 
     folder: str
@@ -34,6 +34,7 @@ class Rung(NamedTuple):
     verdict: Verdict | None = None
     linked: bool = False
     seal_inode: int = 0
+    is_folder: bool = False
 
     @property
     def path(self) -> Path:
@@ -70,6 +71,44 @@ def scan(
         os.close(descriptor)
 
 
+def scan_named(
+    checkpoint_dir: str | os.PathLike[str], names: Collection[str], pattern: str | None = None
+) -> list[Rung] | None:
+    """Those of `names` that are candidates and are there, newest first, as `scan` tells them, at a cost of these alone.
+
+    None when only `scan` can tell: a link, a folder, and a file with several names may count under another name, and what cannot
+    be looked at counts. Symbolic links that lead to one are not seen. Raises OSError when the directory cannot be read.
+    """
+    directory, step_of = os.fspath(checkpoint_dir), naming.rule_for(pattern)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    found: list[Rung] = []
+    try:
+        for name in names:
+            try:
+                status = _status_of(name, descriptor)
+                seal = _status_of(name + SEAL_SUFFIX, descriptor)
+            except OSError:
+                return None
+            if status is None:
+                continue
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+                return None
+            step = step_of(name)
+            if step is not False:
+                inode = 0 if seal is None else seal.st_ino
+                found.append(Rung(directory, name, step, Identity.of(status), seal_inode=inode))
+    finally:
+        os.close(descriptor)
+    return choose.newest_first(found)
+
+
+def _status_of(name: str, directory: int) -> os.stat_result | None:
+    try:
+        return os.lstat(name, dir_fd=directory)
+    except FileNotFoundError:
+        return None
+
+
 def _candidates(
     directory: str, listed: tuple[list["os.DirEntry[str]"], dict[str, int]], pattern: str | None, ledger: Ledger | None
 ) -> Collection[Rung]:
@@ -104,7 +143,7 @@ def _candidates(
         verdict = None if ledger is None else ledger.get(name, identity, seal)
         if step is None and verdict is not None:
             step = verdict.step
-        rung = Rung(directory, name, step, identity, verdict, False, seal)
+        rung = Rung(directory, name, step, identity, verdict, False, seal, stat.S_ISDIR(status.st_mode))
         other = found.get(key)
         if other is not None:
             rung = (rung if _tells_more(rung, other, entry.is_symlink()) else other)._replace(linked=True)
@@ -176,7 +215,7 @@ def judge(rung: Rung, ledger: Ledger | None = None, fresh: bool = False) -> Rung
         if ledger is not None:
             ledger.put(path, rung.identity, verdict, read_at, seal)
     step = verdict.step if rung.step is None else rung.step
-    return Rung(rung.folder, rung.name, step, rung.identity, verdict, rung.linked, rung.seal_inode)
+    return rung._replace(step=step, verdict=verdict)
 
 
 def ladder(checkpoint_dir: str | os.PathLike[str], pattern: str | None = None) -> list[Rung]:

@@ -2,13 +2,14 @@
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from lastgood.seal import Identity
 from supervisor.core.events import SavingChanged
-from supervisor.leftovers import writers
+from supervisor.leftovers import writers, written
 from supervisor.writing import writers_in_place
 
 Say = Callable[[str, dict[str, Any]], None]
@@ -73,12 +74,24 @@ class Saves:
         self._search_at = 0.0
         self._post = post
         self._say = say
+        self._partials: set[str] = set()  # as of the last look
+        self._noticed: deque[str] = deque()  # since then
         self._saving = 0  # the incarnation of which a save was told, 0 while none is
         self._rivals: set[frozenset[int]] = set()  # of which was told that they write the same
 
-    def are_written(self, incarnation: int) -> bool:
-        """Whether somebody writes a snapshot now; that is told at once, and two who write the same once. Raises OSError."""
-        found = writers(self._folder)
+    def notice(self, partial: str) -> None:
+        """Something happened to a partial of that name. From any thread."""
+        self._noticed.append(partial)
+
+    def are_written(self, incarnation: int, whole: bool = True) -> bool:
+        """Whether somebody writes a snapshot now; that is told at once, and two who write the same once. Raises OSError.
+
+        Without a look at the whole directory, those partials count that were there at the last look or noticed since.
+        """
+        while self._noticed:
+            self._partials.add(self._noticed.popleft())
+        self._partials = set(written(self._folder, None if whole else self._partials))
+        found = writers(self._partials)
         self._tell_rivals(found)
         if found:
             self.tell(incarnation, saving=True)

@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from lastgood.contract import SEAL_SUFFIX
-from lastgood.naming import rule_for
 from supervisor import shelf_side
 from supervisor.adapters import places
 from supervisor.adapters.verifier import Verifier
@@ -14,14 +12,15 @@ from supervisor.adapters.watcher import Watcher
 from supervisor.arrivals import Saves
 from supervisor.core import events as e
 from supervisor.hindrances import Hindrances
+from supervisor.hints import NEVER, Depth, Hints
 from supervisor.mailbox import Act, Mailbox, Worker
 from supervisor.settings import Settings
 from supervisor.trainer_side import Post, Say
 
 RESCAN_SECONDS_MIN = 0.1
 LOOK_SECONDS_MIN = 0.01
+START_SECONDS = 1.0  # from a start, before which the newest were judged, until the others are
 LOOKS_A_SILENCE = 4
-LOOKS_APART_SECONDS = 0.1  # a trainer that writes its log into the directory must not keep a core busy
 
 
 class DirectorySide:
@@ -39,9 +38,10 @@ class DirectorySide:
         self._worker = Worker("judge", mailbox)
         self._saves = Saves(directory, post, self._tell)
         verifier.arrivals.tell = self._tell_arrival
+        self._hints = Hints(settings.pattern, mailbox, self._saves.notice)
         self._looking = False
-        self._hinted: set[str] = set()
-        self._look_at = self._looked_at = self._rescan_at = 0.0
+        self._rescan_at = 0.0
+        self._incarnation = 0  # the last one that was looked for
         self.hindrances = Hindrances(settings, directory)
         self._arrived = self._told_low = False
         self._found = self._heard = 0  # bad news: those the judging thread has found, and those the loop has been told
@@ -51,9 +51,8 @@ class DirectorySide:
         """Done at each rescan, in the judging thread."""
         self.is_here: Callable[[], bool] = lambda: True
         """Whether the directory is where it was; what else may be in its place is not looked into."""
-        self._is_candidate = rule_for(settings.pattern)
         self._shelf = shelf_side.made_for(settings, directory, verifier, mailbox, post, say)
-        self._watcher = Watcher(directory, self._hint)
+        self._watcher = Watcher(directory, self._hints.hear)
         self.watching = self._watcher.state
         """How new files are learnt of, in words."""
 
@@ -69,22 +68,7 @@ class DirectorySide:
     @property
     def due(self) -> float:
         """When it wants to be looked at next, in monotonic seconds."""
-        return self._rescan_at if self._looking else min(self._look_at, self._rescan_at)
-
-    def _hint(self, name: str | None) -> None:
-        """Called by the watcher's thread."""
-        if name is not None and self._is_candidate(name.removesuffix(SEAL_SUFFIX)) is False:
-            return
-        is_seal = name is not None and name.endswith(SEAL_SUFFIX)
-
-        def soon() -> None:
-            if name is not None:
-                self._hinted.add(name.removesuffix(SEAL_SUFFIX))
-            # A seal is there a moment before its snapshot, and a look at that alone would put off the one that counts.
-            since = time.monotonic() if is_seal else self._looked_at
-            self._look_at = min(self._look_at, since + LOOKS_APART_SECONDS)
-
-        self._mailbox.hand(soon)
+        return self._rescan_at if self._looking else min(self._hints.look_at, self._rescan_at)
 
     def look_when_due(self, incarnation: int | None) -> bool:
         """Look for arrivals when a hint, a settling file or the rescan asks for it, one look at a time.
@@ -93,37 +77,42 @@ class DirectorySide:
         there is. Returns whether this was the time of a rescan.
         """
         now = time.monotonic()
+        if incarnation is not None and incarnation != self._incarnation:
+            self._incarnation = incarnation
+            self._hints.look_by(now + START_SECONDS)
         rescan = now >= self._rescan_at
         if rescan:
             self._rescan_at = now + self._rescan_seconds
-            self._look_at = 0.0
+            self._hints.rescan(now)
             if not self._rescans:
                 self._rescans = True
                 self._worker.submit(self._rescan)
-        if now >= self._look_at and not self._looking:
-            self._look_at = float("inf")
+        if now >= self._hints.look_at and not self._looking:
+            self._hints.look_at = NEVER
             if incarnation is not None and self._is_ours:
                 self._start_look(now, incarnation)
         return rescan
 
     def _rescan(self) -> None:
         self._rescans = False
-        self._watcher.check()
+        if self._watcher.check():
+            self._mailbox.hand(self._missed)
         self.at_rescan()
 
     def _start_look(self, now: float, incarnation: int) -> None:
         self._looking = True
-        self._looked_at = now
-        hinted, self._hinted = frozenset(self._hinted), set()
-        self._worker.submit(lambda: self._look(hinted, incarnation))
+        hinted, depth = self._hints.take(now)
+        self._worker.submit(lambda: self._look(hinted, depth, incarnation))
 
-    def _look(self, hinted: frozenset[str], incarnation: int) -> None:
+    def _look(self, hinted: frozenset[str], depth: Depth, incarnation: int) -> None:
         again: float | None = None
         try:
             if not self.is_here():
                 raise FileNotFoundError(self._directory)
-            written = self._saves.are_written(incarnation)
-            told, again = self._verifier.look(hinted)
+            whole = depth is Depth.ALL or not self._watcher.tells_all
+            unseen = self._verifier.came_or_went(self._saves.notice) if depth is Depth.LISTED else set()
+            written = self._saves.are_written(incarnation, whole)
+            told, again = self._verifier.look(hinted | unseen, whole)
             self._saves.tell(incarnation, written or again is not None)
             self._see_to_room(told)
             bad = [event for event in told if isinstance(event, e.SnapshotJudged) and _is_bad(event.rung)]
@@ -136,16 +125,20 @@ class DirectorySide:
                     self._shelf.keep_copy(event.rung)
             self._saves.in_place(self._verifier.unsettled)  # last: what was judged is told, whatever becomes of this
         except OSError:
-            pass  # the directory may be back at the next rescan; the trainer will say if it cannot write
+            self._mailbox.hand(self._missed)  # the directory may be back; the trainer will say if it cannot write
         self._mailbox.hand(lambda: self._looked(again))
+
+    def _missed(self) -> None:
+        self._hints.deepen(Depth.ALL)
 
     def _looked(self, again: float | None) -> None:
         self._looking = False
         if again is not None:
-            self._look_at = min(self._look_at, time.monotonic() + max(again, LOOK_SECONDS_MIN))
+            self._hints.look_by(time.monotonic() + max(again, LOOK_SECONDS_MIN))
 
     def judge_ladder(self, passing: frozenset[str] = frozenset(), above: int | None = None) -> None:
         """Read the directory; tells LadderJudged or LadderUnreadable. No trainer lives: what is half-done is so for good."""
+        self._hints.deepen(Depth.ALL)
 
         def work() -> None:
             if not self._is_ours:
@@ -214,7 +207,7 @@ class DirectorySide:
 
     def _tell_missed(self, told: e.LadderJudged | e.LadderUnreadable, waiting: frozenset[str]) -> None:
         """Tell of what arrived between the last look and the trainer's death; before the first look nothing has arrived."""
-        if isinstance(told, e.LadderJudged) and self._looked_at:
+        if isinstance(told, e.LadderJudged) and self._hints.looked_at:
             for rung in told.rungs:
                 if rung.name in told.arrived - waiting:
                     self._tell_arrival(rung.name, rung.step)
@@ -300,6 +293,8 @@ class DirectorySide:
         self._order(lambda: self._prune(rung) if heard == self._found else None)
 
     def _prune(self, rung: e.RungFact) -> None:
+        if rung.name in self._verifier.candidates.linked:
+            return  # whoever made the link since wants it; at the next look at the ladder it counts again
         try:
             places.prune(self._directory, rung.name)
         except OSError as error:

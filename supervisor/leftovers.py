@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Collection, Iterable
 
 from lastgood.contract import SEAL_SUFFIX
 from lastgood.naming import any_name, partial_of
@@ -14,14 +15,18 @@ _TEMPORARY = re.compile(
 _OF_A_COPY = re.compile(r"\.(?P<name>.+)\.[0-9A-Za-z]{6}")  # as rsync names what it is about to put in place
 
 
-def partials(folder: str) -> dict[str, bool]:
-    """The partials in a folder by name, and whether the writer of each is dead. Raises OSError.
+def partials(folder: str, names: Collection[str] | None = None) -> dict[str, bool]:
+    """The partials in a folder, or those of `names`, and whether the writer of each is dead. Raises OSError.
 
     Dead is also a writer whose number somebody has who began later.
     """
-    with os.scandir(folder) as entries:
-        found = [entry for entry in entries if partial_of(entry.name) is not None]
-    return {entry.name: _is_abandoned(entry) for entry in found}
+    if names is None:
+        with os.scandir(folder) as entries:
+            hidden = [entry.name for entry in entries if entry.name.startswith(".")]
+    else:
+        hidden = [name for name in names if os.path.lexists(os.path.join(folder, name))]
+    found = [os.path.join(folder, name) for name in hidden if partial_of(name) is not None]
+    return {os.path.basename(path): _is_abandoned(path) for path in found}
 
 
 def temporary(folder: str) -> int:
@@ -38,24 +43,28 @@ def _is_temporary(name: str) -> bool:
     return known or (copy is not None and any_name(copy["name"]) is not False)
 
 
-def writers(folder: str) -> dict[str, frozenset[int]]:
-    """The living processes, other than this one, that have partials in a folder, by the snapshot's name. Raises OSError."""
-    found: dict[str, frozenset[int]] = {}
-    for partial, is_abandoned in partials(folder).items():
-        name, pid = (partial_of(partial) or "").removesuffix(SEAL_SUFFIX), _pid_in(partial)
-        if not is_abandoned and pid != os.getpid():
-            found[name] = found.get(name, frozenset()) | {pid}
-    return found
+def written(folder: str, names: Collection[str] | None = None) -> list[str]:
+    """The partials in a folder, or those of `names`, whose writers live and are others than this process. Raises OSError."""
+    found = partials(folder, names)
+    return [name for name, is_abandoned in found.items() if not is_abandoned and _pid_in(name) != os.getpid()]
+
+
+def writers(found: Iterable[str]) -> dict[str, frozenset[int]]:
+    """The processes that write these partials, by the snapshot's name."""
+    by_name: dict[str, frozenset[int]] = {}
+    for partial in found:
+        name = (partial_of(partial) or "").removesuffix(SEAL_SUFFIX)
+        by_name[name] = by_name.get(name, frozenset()) | {_pid_in(partial)}
+    return by_name
 
 
 def _pid_in(partial: str) -> int:
     return int(partial.rsplit("-", 2)[1])
 
 
-def _is_abandoned(entry: "os.DirEntry[str]") -> bool:
-    pid = _pid_in(entry.name)
+def _is_abandoned(path: str) -> bool:
     try:
-        status = entry.stat(follow_symlinks=False)
+        status = os.lstat(path)
     except FileNotFoundError:
         return False  # its writer has just finished
-    return not was_there(pid, status.st_ctime + _DOUBT_SECONDS)
+    return not was_there(_pid_in(path), status.st_ctime + _DOUBT_SECONDS)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 WAITING_MAX = 10_000
 CLOSE_SECONDS = 2.0
+LINGER_SECONDS = 2.0
 
 Act = Callable[[], None]
 
@@ -13,7 +14,7 @@ Act = Callable[[], None]
 class Patient:
     """Acts done in order. Whoever gives one waits for it, unless an earlier one has shown that this would take too long.
 
-    There is a thread only while there is something to do.
+    There is a thread only while there is something to do, and for a moment after, since a new one costs more than a write.
     """
 
     def __init__(self, name: str, patience_seconds: float) -> None:
@@ -36,6 +37,7 @@ class Patient:
             stands_still = self._done < self._given
             self._waiting.append(act)
             self._given += 1
+            self._changed.notify_all()
             if not self._works and not self._begun():
                 self._waiting.clear()
                 self._done = self._given
@@ -62,7 +64,7 @@ class Patient:
     def _work(self) -> None:
         while True:
             with self._changed:
-                if not self._waiting:
+                if not self._changed.wait_for(lambda: self._waiting, LINGER_SECONDS):
                     self._works = False
                     return
                 act = self._waiting.popleft()

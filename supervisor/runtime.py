@@ -42,7 +42,7 @@ PAUSED_SECONDS = 2.0
 """Later than this, it was the supervisor that stood still, and the trainer may have spoken meanwhile."""
 AFTER_NOTES = (e.StepReported, e.SnapshotJudged, e.SnapshotReread, e.TrainerExited, e.TreeSwept)
 """What a trainer noted it had noted before it printed, saved or died with all its processes, and so it is judged if the storage
-tells the notes in time."""
+tells the notes in time; at a step of one that is known to have resumed it may wait."""
 LINGER_SECONDS = 0.02  # how often those who were asked to stop are looked at after their shell has ended
 
 
@@ -109,7 +109,7 @@ class Runtime:
                 self._trainer.collect_exit()
                 if self._files.look_when_due(self._state.incarnation if self._trainer.lives else None):
                     self._trainer.reap()
-                    self._hear_notes(all_of_them=False)
+                    self._hear_notes()
                     self._wishes.read_again()
                 self._stand_by()
                 self._overdue.look(self._state, self._trainer.lives)
@@ -170,15 +170,16 @@ class Runtime:
         if isinstance(event, e.StopRequested):
             self._memory.want_stop()
         elif isinstance(event, AFTER_NOTES):
-            self._hear_notes(all_of_them=isinstance(event, e.TrainerExited))
+            may_wait = isinstance(event, e.StepReported) and self._state.life.checked
+            self._hear_notes(isinstance(event, e.TrainerExited), may_wait)
             if isinstance(event, e.StepReported | e.SnapshotJudged) and self._trainer.notes_are_late:
                 event = replace(event, notes_late=True)
         self._step(event)
         if isinstance(event, e.SnapshotReread) and self._starting is not None:
             self._start_in_order(self._starting)
 
-    def _hear_notes(self, all_of_them: bool) -> None:
-        for note in self._trainer.noted(all_of_them):
+    def _hear_notes(self, all_of_them: bool = False, may_wait: bool = False) -> None:
+        for note in self._trainer.noted(all_of_them, may_wait):
             self._step(note)
 
     def _step(self, event: e.Event) -> None:

@@ -97,9 +97,7 @@ class Checkpoints(_Part):
     )
     quarantine_bytes: int = Field(0, ge=0, description="Broken ones that stay in quarantine on a full disk.")
     settle_seconds: Seconds = Field(1.0, description="A file unchanged for this long is no longer being written.")
-    rescan_seconds: Seconds = Field(
-        5.0, le=86_400, description="How often the directory is read whatever the file events say."
-    )
+    rescan_seconds: Seconds = Field(5.0, le=86_400, description="How often to look for what no file event told of.")
 
 
 class Restarts(_Part):

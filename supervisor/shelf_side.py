@@ -30,7 +30,7 @@ class ShelfSide:
         self._mailbox = mailbox
         self._post = post
         self._say = say
-        self._shelf = Shelf(directory, name, settings.shelf_keep, verifier.is_ours, self._removed)
+        self._shelf = Shelf(directory, name, settings.shelf_keep, verifier.candidates.is_ours, self._removed)
 
     def tidy(self) -> None:
         """Finish what a killed supervisor left half-done. No trainer lives. Raises OSError."""

@@ -3,12 +3,15 @@
 Storage that does not answer holds up the loop for a moment at most: once, and again at each death, of which it must know.
 """
 
+import time
+
 from supervisor import faults, launch
 from supervisor.adapters.notes import Note, Notes
 from supervisor.patience import Patient
 from supervisor.proc import Identity
 
 READ_SECONDS = 2.0
+LOOKS_APART_SECONDS = 1.0
 
 
 class SmallFiles:
@@ -20,18 +23,21 @@ class SmallFiles:
         self._noted: list[Note] = []
         self.reads = False
         """Whether a look at the notes is under way that was not answered in time."""
+        self._asked_at = -LOOKS_APART_SECONDS
         self._storage = Patient("notes", READ_SECONDS)
 
     def begin(self, incarnation: int) -> None:
         """What is noted from now on is of this incarnation, which has not been started; waits for the storage."""
         self._notes.begin(incarnation)
 
-    def noted(self, all_of_it: bool = False) -> list[Note]:
+    def noted(self, all_of_it: bool = False, may_wait: bool = False) -> list[Note]:
         """What the trainer has noted since this was last asked. What is not told in time comes with a later one.
 
-        `all_of_it` waits for that even if the storage has not answered before.
+        `all_of_it` waits for that even if the storage has not answered before; what `may_wait` is looked for once a second.
         """
-        if all_of_it or not self.reads:
+        lately = may_wait and time.monotonic() < self._asked_at + LOOKS_APART_SECONDS
+        if all_of_it or not (self.reads or lately):
+            self._asked_at = time.monotonic()
             self.reads = True
             self._storage.do(self._read, again=all_of_it)
         count = len(self._noted)  # more may be coming

@@ -86,7 +86,7 @@ class TrainerSide:
     @property
     def lingers(self) -> bool:
         """Whether the leader is dead and only those asked to stop with it are waited for."""
-        return self._child is not None and self._child.poll_exit() is not None
+        return self._child is not None and self.exited_at is not None
 
     def wait(self, seconds: float) -> None:
         """Sleep until the trainer dies, something is handed over, or the time is up."""
@@ -162,9 +162,9 @@ class TrainerSide:
         drain.start()
         return drain
 
-    def noted(self, all_of_it: bool) -> list[Note]:
+    def noted(self, all_of_it: bool, may_wait: bool) -> list[Note]:
         """What the trainer has noted since this was last asked; `all_of_it` gives the storage another chance to tell."""
-        return self._files.noted(all_of_it)
+        return self._files.noted(all_of_it, may_wait)
 
     @property
     def notes_are_late(self) -> bool:

@@ -1,6 +1,6 @@
 """Looks at a checkpoint directory: what is there, what arrived, what it is worth. Used by one worker thread only.
 
-File events are hints that shorten the wait; each look reads the whole directory, which is the truth.
+File events are hints that shorten the wait; a look at the whole directory is the truth.
 """
 
 import errno
@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 from lastgood.choose import newest_first
 from lastgood.ledger import Ledger, SealStamp
-from lastgood.publish import remove_if_there, write_bound_seal
-from lastgood.rungs import Rung, down_to_first_proven, ever_held_one, identity_of, judge, scan
-from lastgood.seal import Identity, Seal, bound_seal_path, read_seal, seal_path
+from lastgood.publish import write_bound_seal
+from lastgood.rungs import Rung, down_to_first_proven, ever_held_one, identity_of, judge
+from lastgood.seal import Identity, Seal, read_seal, seal_path
 from lastgood.sealing import sha256_of
 from lastgood.verdict import Kind, Proof, Verdict
 from supervisor import shelved
 from supervisor.arrivals import Arrivals, Unsettled, content_of
+from supervisor.candidates import Candidates
 from supervisor.core.events import (
     LadderJudged,
     LadderUnreadable,
@@ -59,7 +60,7 @@ class Verifier:
         self._directory = checkpoint_dir
         self._pattern = pattern
         self._settle_seconds = settle_seconds
-        self._foreign = foreign
+        self.candidates = Candidates(checkpoint_dir, pattern, foreign)
         self._isolated = isolated
         self._clock = clock
         self._has_shelf = has_shelf
@@ -68,6 +69,7 @@ class Verifier:
         self._unreadable: set[str] = set()  # names told as such: that says nothing of the bytes, and may pass
         self.unsettled: dict[str, Unsettled] = {}  # what may still be written, as of the last look
         self.arrivals = Arrivals()
+        self._left: set[str] = set()  # names that were told, and of which no verdict is remembered
         self._on_trust: set[str] = set()  # names whose bytes the last look at the ladder did not read
 
     def judge_ladder(self, passing: Collection[str] = (), above: int | None = None) -> LadderJudged | LadderUnreadable:
@@ -82,12 +84,13 @@ class Verifier:
             held = bool(rungs) or (not self._isolated and ever_held_one(self._directory, self._pattern))
         except OSError as error:
             return LadderUnreadable(f"{error.strerror or error}")
-        found = [rung for rung in rungs if rung.verdict is not None and not shelved.is_shelved(rung.name)]
-        judged = [(rung, SealStamp.beside(rung.where)) for rung in found]
+        in_place = [rung for rung in rungs if rung.verdict is not None and not shelved.is_shelved(rung.name)]
+        judged = [(rung, SealStamp.beside(rung.where)) for rung in in_place]
         arrived = frozenset(rung.name for rung, seal in judged if self._is_news(rung, seal))
         for rung, seal in judged:
             self._remember(rung, seal)
         self.unsettled.clear()
+        self._left = {rung.name for rung in rungs if rung.verdict is None}
         return LadderJudged(tuple(_fact(rung, rung.name in self._on_trust) for rung in rungs), held, arrived)
 
     def _down(self, passing: Collection[str], above: int | None) -> list[Rung]:
@@ -99,10 +102,10 @@ class Verifier:
             others = [rung for rung in found if not is_passed(rung)]
             return newest_first([*judged, *down_to_first_proven(others, self._ledger, known=self._trusted)])
 
-        found = self._scan()
+        found = self.candidates.scan()
         if not self._has_shelf:
             return down(found)
-        shelf = [rung for rung in shelved.scan_shelf(self._directory) if self.is_ours(rung)]
+        shelf = [rung for rung in shelved.scan_shelf(self._directory) if self.candidates.is_ours(rung)]
         return shelved.ladder(found, shelf, down, is_passed, self._ledger)
 
     def _trusted(self, rung: Rung) -> Verdict | None:
@@ -122,10 +125,10 @@ class Verifier:
         """Read the bytes of a snapshot again that was trusted as it was then. Other bytes under a seal that went are bad ones."""
         gone = RungFact(name, None, mtime_ns)
         try:
-            rung = next((one for one in self._scan() if (one.name, one.mtime_ns) == (name, mtime_ns)), None)
+            rung = self.candidates.find(name)
         except OSError:
             return SnapshotReread(gone, reachable=False)
-        if rung is None:
+        if rung is None or rung.mtime_ns != mtime_ns:
             return SnapshotReread(gone)
         told, seal = self._told.get(name), SealStamp.beside(rung.where)
         verdict = judge(rung, self._ledger, fresh=True).verdict
@@ -141,23 +144,21 @@ class Verifier:
             self._remember(rung._replace(verdict=verdict), seal)
         return SnapshotReread(_fact(rung._replace(verdict=verdict)))
 
-    def _scan(self) -> list[Rung]:
-        return [r for r in scan(self._directory, self._pattern) if self.is_ours(r)]
-
-    def is_ours(self, rung: Rung) -> bool:
-        """Whether a rung is not another run's."""
-        other = self._foreign.get(rung.name)
-        return other is None or (other.inode, other.size, other.mtime_ns) != content_of(rung.identity)
-
-    def look(self, hinted: Collection[str] = ()) -> tuple[list[SnapshotJudged | SnapshotGone], float | None]:
+    def look(
+        self, hinted: Collection[str] = (), whole: bool = True
+    ) -> tuple[list[SnapshotJudged | SnapshotGone], float | None]:
         """Judge what arrived and has settled; what happened to names in `hinted` may have made them whole.
+
+        Without a look at the `whole` directory only those are looked at and what was left open the last time, as long as there
+        are but files with one name each.
 
         Returns what to tell, bad news first, since old ones are given up for good news, and in how many seconds to look again
         for a file that has not settled (None: no need).
         Raises OSError when the directory cannot be read.
         """
-        rungs = self._scan()
-        told: list[SnapshotJudged | SnapshotGone] = [SnapshotGone(name) for name in self._forget_gone(rungs)]
+        still_open = {*self.unsettled, *self._unreadable, *self.arrivals.waiting}
+        rungs, names = self.candidates.among(None if whole else still_open.union(hinted))
+        told: list[SnapshotJudged | SnapshotGone] = [SnapshotGone(name) for name in self._forget_gone(rungs, names)]
         while rungs:
             rung = rungs.pop()  # the oldest first, and of ten thousand none is held longer than it is looked at
             known = self._is_known(rung)
@@ -171,6 +172,10 @@ class Verifier:
         told.sort(key=_is_good_news)
         return told, self._settle_seconds if self.unsettled else None
 
+    def came_or_went(self, notice: Callable[[str], None]) -> set[str]:
+        """Names that came or went unseen, by the directory alone; `notice` is told of partials. Raises OSError."""
+        return self.candidates.came_or_went(self._told, notice)
+
     def _is_known(self, rung: Rung) -> bool:
         """Whether its bytes are those that were told."""
         told = self._told.get(rung.name)
@@ -178,11 +183,11 @@ class Verifier:
 
     def _has_new_seal(self, rung: Rung) -> bool:
         """Whether a seal that came, went or changed may say something else about bytes that were told already."""
-        told, path = self._told[rung.name], rung.where
+        told = self._told[rung.name]
         if rung.seal_inode == told.seal.inode and (not rung.seal_inode or told.verdict.kind is Kind.HEALTHY):
             return False
-        stamp = SealStamp.beside(path)
-        if stamp != told.seal and _agrees(path, rung.identity, told.verdict):
+        stamp = SealStamp.beside(rung.where)
+        if stamp != told.seal and _agrees(rung.where, rung.identity, told.verdict):
             told.seal = stamp
         return stamp != told.seal
 
@@ -194,25 +199,20 @@ class Verifier:
         may_differ = seal != told.seal or judged.name in self._unreadable
         return may_differ and _worth(judged.verdict) != _worth(told.verdict)
 
-    def _forget_gone(self, rungs: list[Rung]) -> list[str]:
-        """Names told and no longer there. A seal that was made for one of them is for a file that nobody has any more."""
+    def _forget_gone(self, rungs: list[Rung], names: Collection[str] | None) -> list[str]:
+        """Names told and no longer there, of all or of these; with what is open among them.
+
+        A seal that was made for one of them is for a file that nobody has any more.
+        """
         present = {rung.name for rung in rungs}
         self.unsettled = {name: one for name, one in self.unsettled.items() if name in present}
-        gone = [name for name in self._told if name not in present]
+        gone = [name for name in (self._told if names is None else names & self._told.keys()) if name not in present]
         for name in gone:
             del self._told[name]
-            self._drop_bound_seal(name)
+            self.candidates.drop_bound_seal(name)
         self._unreadable &= present
         self.arrivals.keep(present)
         return gone
-
-    def _drop_bound_seal(self, name: str) -> None:
-        path = os.path.join(self._directory, name)
-        try:
-            if not os.path.lexists(path):
-                remove_if_there(bound_seal_path(path))
-        except OSError:
-            pass  # it is dropped with the orphans when no trainer lives
 
     def _is_settled(self, rung: Rung, hinted: Collection[str]) -> bool:
         """Sealed files are published whole; a hint is worth a look; any other must have been still for a while."""
@@ -242,8 +242,9 @@ class Verifier:
         if not same and not verdict.proven and not self._has_settled(rung, verdict.kind, known):
             return None
         self.unsettled.pop(rung.name, None)
+        new_name = rung.name not in self._told and rung.name not in self._left
         self._remember(judged, seal)
-        return None if same else SnapshotJudged(_fact(judged))
+        return None if same else SnapshotJudged(_fact(judged), new_name=new_name)
 
     def _has_settled(self, rung: Rung, kind: Kind, known: bool) -> bool:
         """Whether its writer must be done: it came sealed, or is still and not open any more. What changed as it was read is not.
@@ -262,20 +263,25 @@ class Verifier:
         """Note that this verdict is being told, or is no other than was told."""
         assert judged.verdict is not None
         self._told[judged.name] = _Told(judged.identity, seal, judged.verdict)
+        self._left.discard(judged.name)
         self._unreadable.discard(judged.name)
         self.arrivals.judged(judged.name)
         if judged.verdict.kind is Kind.UNREADABLE:
             self._unreadable.add(judged.name)
 
+    def _tell_anew(self, name: str) -> None:
+        del self._told[name]
+        self._left.add(name)
+
     def seal(self, name: str) -> SnapshotSealed | None:
         """Hash an unsealed snapshot and keep the digest, bound to its identity; None when it changed or went away meanwhile, and
         OSError when the seal cannot be written.
         """
-        rung = next((rung for rung in self._scan() if rung.name == name), None)
+        rung = self.candidates.find(name)
         if rung is None or not self._is_known(rung) or not self._told[name].verdict.usable:
             return None
         if is_being_written(rung.where):
-            del self._told[name]  # it is told anew once it is whole
+            self._tell_anew(name)  # once it is whole
             return None
         try:
             digest = sha256_of(rung.path)
@@ -285,12 +291,12 @@ class Verifier:
         if not unchanged:
             return None
         if self._told[name].verdict.sha256 not in (None, digest):
-            del self._told[name]  # a seal must not vouch for other bytes than those judged: they are told anew
+            self._tell_anew(name)  # a seal must not vouch for other bytes than those judged
             return None
         write_bound_seal(rung.path, digest, rung.identity)
         judged = judge(rung, self._ledger, fresh=True)
         if judged.verdict is None or (judged.verdict.kind, judged.verdict.proof) != (Kind.HEALTHY, Proof.SEAL):
-            del self._told[name]
+            self._tell_anew(name)
             return None
         self._told[name].verdict = judged.verdict
         return SnapshotSealed(_fact(judged))

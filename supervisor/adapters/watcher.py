@@ -27,7 +27,7 @@ from watchdog.events import (
 from watchdog.observers import Observer
 from watchdog.observers.api import BaseObserver
 
-from lastgood.naming import unfinished
+from lastgood.naming import partial_of, unfinished
 
 Hint = Callable[[str | None], None]
 
@@ -78,6 +78,11 @@ class Watcher:
         self.close()
         self._arm()
         return was_watching or self._observer is not None
+
+    @property
+    def tells_all(self) -> bool:
+        """Whether what happens there is hinted at, as far as anybody knows."""
+        return not self.state.startswith("polling")
 
     def close(self) -> None:
         """Stop watching; leaves no thread."""
@@ -134,16 +139,15 @@ class _Relay(FileSystemEventHandler):
         self._hint = hint
 
     def on_any_event(self, event: FileSystemEvent) -> None:
-        """Hint at the name an event is about, by its new name if it was renamed, unless that says it is unfinished."""
+        """Hint at the names that an event is about, but for those that others give to what is unfinished."""
         paths = [os.fsdecode(path) for path in (event.dest_path, event.src_path) if path]
         if self._directory in paths:
             self.is_gone = self.is_gone or isinstance(event, DirDeletedEvent)
             self._hint(None)
             return
-        names = [os.path.basename(path) for path in paths]
-        proper = [name for name in names if not unfinished(name)]
-        if proper:
-            self._hint(proper[0])
+        for name in map(os.path.basename, paths):
+            if not unfinished(name) or partial_of(name) is not None:
+                self._hint(name)
 
 
 def filesystem_of(path: str | Path, mountinfo: str | Path = "/proc/self/mountinfo") -> str:

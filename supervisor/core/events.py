@@ -123,10 +123,13 @@ class SavingChanged:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotJudged:
-    """A snapshot appeared or changed while the trainer ran, settled, and was judged. `notes_late` as for a step."""
+    """A snapshot appeared or changed while the trainer ran, settled, and was judged. `notes_late` as for a step; `new_name`:
+    nothing of that name was ever told, so that it need not be looked for among ten thousand.
+    """
 
     rung: RungFact
     notes_late: bool = False
+    new_name: bool = False
 
 
 @dataclass(frozen=True)

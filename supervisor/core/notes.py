@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from lastgood import keep
-from lastgood.choose import with_one
+from lastgood.choose import holds, with_one
 from lastgood.verdict import Kind
 from supervisor.core import budget
 from supervisor.core.blame import Blame, lack
@@ -39,18 +39,23 @@ def reached_step(state: State) -> int:
     return max((step for step in known if step is not None), default=-1)
 
 
-def note_snapshot(state: State, rung: RungFact, policy: Policy) -> Outcome:
+def knows(state: State, rung: RungFact) -> bool:
+    """Whether a snapshot of that name and time is one of those that are known."""
+    return holds(state.rungs, rung)
+
+
+def note_snapshot(state: State, rung: RungFact, policy: Policy, new_name: bool = False) -> Outcome:
     """Take in a judged snapshot: say what it is, count progress, and give up old ones when it is proven."""
-    state, said = see(state, rung)
+    state, said = see(state, rung, new_name)
     return joined(
         said, _note_proven(state, rung, policy) if rung.verdict is not None and rung.verdict.proven else (state, ())
     )
 
 
-def see(state: State, rung: RungFact) -> Outcome:
+def see(state: State, rung: RungFact, new_name: bool = False) -> Outcome:
     """Say what a snapshot is, and know of it."""
     assert rung.verdict is not None
-    state = replace(state, rungs=tuple(with_one(state.rungs, rung)))
+    state = replace(state, rungs=with_one(state.rungs, rung, new_name))
     verdict = rung.verdict
     if verdict.proven:
         state = replace(state, memory=replace(state.memory, ever_proven=True))

@@ -34,9 +34,8 @@ def on_reread(state: State, event: Event, now: float, policy: Policy) -> Outcome
 
 def _looked_at_again(state: State, rung: RungFact) -> Outcome:
     """A trainer would not take it, and rightly so: it counts no longer."""
-    known = any(one.name == rung.name and one.mtime_ns == rung.mtime_ns for one in state.rungs)
     bad = rung.verdict is not None and not rung.verdict.usable and rung.verdict.kind is not Kind.UNREADABLE
-    return notes.see(state, rung) if known and bad else (state, ())
+    return notes.see(state, rung) if bad and notes.knows(state, rung) else (state, ())
 
 
 def _again_later(state: State, now: float, policy: Policy) -> Outcome:

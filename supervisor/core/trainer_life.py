@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+from lastgood.choose import named
 from lastgood.verdict import Kind
 from supervisor.core import blame, divergence, notes, prelude, stall
 from supervisor.core.causes import NO_ROOM
@@ -92,12 +93,11 @@ def _told(life: Life, event: StepReported) -> tuple[tuple[int, float], ...]:
 
 def _got_past(state: State, event: StepReported) -> Outcome:
     """Trouble that this step lies behind of is over, and a snapshot that was suspected of it is found guilty."""
-    memory = state.memory
-    if divergence.passed(memory.divergence, event.step, event.loss):
-        memory = replace(memory, divergence=None)
-    if not blame.convicts(memory.blame, event.step):
-        return replace(state, memory=memory), ()
-    memory = replace(memory, blame=None)
+    if divergence.passed(state.memory.divergence, event.step, event.loss):
+        state = replace(state, memory=replace(state.memory, divergence=None))
+    if not blame.convicts(state.memory.blame, event.step):
+        return state, ()
+    memory = replace(state.memory, blame=None)
     return replace(state, memory=memory), (SaveMemory(memory), notes.convicted(state.memory.blame))
 
 
@@ -155,6 +155,8 @@ def on_heartbeat(state: State, event: Event, now: float, policy: Policy) -> Outc
 
 
 def _seal_outlived(state: State) -> Outcome:
+    if not state.life.unsealed:
+        return state, ()
     seals = tuple(SealSnapshot(name) for name in state.life.unsealed)
     return replace(state, life=replace(state.life, unsealed=())), seals
 
@@ -175,7 +177,7 @@ def on_snapshot(state: State, event: Event, now: float, policy: Policy) -> Outco
     if state.memory.trust is not None:
         state = hold(state, rung)
     else:
-        state, commands = notes.note_snapshot(_without_seal(state, rung.name), rung, policy)
+        state, commands = notes.note_snapshot(_without_seal(state, rung.name), rung, policy, event.new_name)
     if not alive or not new:
         return state, commands
     checked = state.life.checked or (tells and _is_above_resumed(state, rung))
@@ -200,7 +202,7 @@ def take_in(state: State, rung: RungFact, policy: Policy) -> Outcome:
 
 def _is_new(state: State, rung: RungFact) -> bool:
     """Whether it appeared after the last look at the whole directory, rather than being an old rung judged late."""
-    return not any(known.name == rung.name and known.mtime_ns == rung.mtime_ns for known in state.rungs)
+    return not notes.knows(state, rung)
 
 
 def _await_seal(state: State, rung: RungFact) -> State:
@@ -253,7 +255,8 @@ def on_gone(state: State, event: Event, now: float, policy: Policy) -> Outcome:
     """Somebody, most likely the trainer's own rotation, took a snapshot away."""
     assert isinstance(event, SnapshotGone)
     held = tuple(rung for rung in state.life.held if rung.name != event.name)
-    rungs = tuple(rung for rung in state.rungs if rung.name != event.name)
+    gone = named(state.rungs, event.name)
+    rungs = state.rungs if gone is None else tuple(rung for rung in state.rungs if rung is not gone)
     return replace(state, rungs=rungs, life=replace(state.life, held=held)), ()
 
 
@@ -301,7 +304,7 @@ def _taken_instead(state: State, event: TrainerFellBack) -> RungFact | None:
     resumed = state.life.resumed
     if resumed is None or all(one.name != resumed.name for one in event.rejected):
         return None
-    taken = next((rung for rung in state.rungs if rung.name == event.chosen), None)
+    taken = named(state.rungs, event.chosen)
     verdict = None if taken is None else taken.verdict
     was_read = verdict is None or verdict.usable or verdict.kind is Kind.UNREADABLE  # then: the trainer could read it
     return taken if was_read else None

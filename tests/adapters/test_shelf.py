@@ -345,7 +345,7 @@ def test_copies_of_another_run_do_not_count(tmp_path: Path) -> None:
 
     assert [NAME] == [rung.name for rung in ladder(tmp_path, foreign)]
     verifier = Verifier(str(tmp_path), r"ckpt\.pt", 0.0, foreign, has_shelf=True)
-    keep(tmp_path, 5, 6, 7, is_ours=verifier.is_ours)
+    keep(tmp_path, 5, 6, 7, is_ours=verifier.candidates.is_ours)
     assert [20, 10, 7, 6] == shelved(tmp_path)
 
 

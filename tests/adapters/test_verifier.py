@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from lastgood import rungs
 from lastgood.publish import publish
 from lastgood.seal import Identity, bound_seal_path, read_bound_seal
 from lastgood.verdict import Kind, Proof, Verdict
+from supervisor import candidates
 from supervisor.adapters import verifier as module
 from supervisor.adapters.verifier import Verifier
 from supervisor.core.events import LadderJudged, LadderUnreadable, SnapshotGone, SnapshotJudged
@@ -363,7 +365,7 @@ def test_the_seal_of_what_is_gone_goes_too(
     def failing(*_: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(module, "remove_if_there", failing)
+    monkeypatch.setattr(candidates, "remove_if_there", failing)
     (tmp_path / "step_6.pt").unlink()
     assert [("step_6.pt", "gone")] == told(verifier)
 
@@ -1014,3 +1016,143 @@ def test_what_could_not_be_read_again_is_not_trusted_next_time(
 
     assert [] == trusted(verifier)
     assert ["ckpt_1.pt"] == trusted(verifier)
+
+
+class Changes:
+    """A directory in which things happen, by chance; each tells the names that a watcher would hint at."""
+
+    def __init__(self, folder: Path, chance: Random) -> None:
+        self._folder = folder
+        self._chance = chance
+        self._step = 0
+
+    def _some(self) -> Path:
+        return self._chance.choice(self.files)
+
+    @property
+    def files(self) -> list[Path]:
+        """What can be read, links among it."""
+        return sorted(path for path in self._folder.glob("*.pt") if path.is_file())
+
+    def publish(self) -> list[str]:
+        self._step += 1
+        path = self._folder / f"ckpt_{self._step}.pt"
+        publish(path, lambda file: file.write(b"bytes of %d" % self._step))
+        return [path.name]
+
+    def overwrite(self) -> list[str]:
+        path = self._some()
+        publish(path, lambda file: file.write(b"other bytes"))
+        return [path.name]
+
+    def damage(self) -> list[str]:
+        path = self._some().resolve()  # where the system tells of it
+        path.write_bytes(b"torn")
+        return [path.name]
+
+    def remove(self) -> list[str]:
+        path = self._some()
+        path.unlink()
+        return [path.name]
+
+    def unseal(self) -> list[str]:
+        path = self._some()
+        path.with_name(f"{path.name}.sha256").unlink(missing_ok=True)
+        return [path.name]
+
+    def rename(self) -> list[str]:
+        path = self._some()
+        self._step += 1
+        new = path.rename(self._folder / f"ckpt_{self._step}.pt")
+        return [new.name, path.name]
+
+    def link(self) -> list[str]:
+        path, link = self._some(), self._folder / "last.pt"
+        if path == link:
+            return []
+        link.unlink(missing_ok=True)
+        os.link(path, link)
+        return [link.name]
+
+    def symlink(self) -> list[str]:
+        path, link = self._some(), self._folder / "best.pt"
+        if path == link:
+            return []
+        link.unlink(missing_ok=True)
+        link.symlink_to(path.name)
+        return [link.name]
+
+
+HAPPENINGS = ["publish", "publish", "overwrite", "damage", "remove", "unseal", "rename", "link", "symlink"]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_look_at_what_was_hinted_at_tells_what_a_look_at_all_would(
+    make_verifier: Callable[..., Verifier], tmp_path: Path, seed: int
+) -> None:
+    """Whatever happens to a directory, links among it."""
+    chance = Random(seed)
+    changes, all_of_it, a_few = (
+        Changes(tmp_path, chance),
+        make_verifier(settle_seconds=0),
+        make_verifier(settle_seconds=0),
+    )
+    changes.publish()
+    for one in (all_of_it, a_few):
+        one.look()
+    for _ in range(30):
+        happening = chance.choice(HAPPENINGS) if changes.files else "publish"
+        hinted = getattr(changes, happening)()
+        for _ in range(3):  # what is not proven is looked at again
+            expected = told(all_of_it, *hinted)
+            found, _ = a_few.look(hinted, whole=False)
+            assert expected == [
+                (e.name, "gone") if isinstance(e, SnapshotGone) else (e.rung.name, _kind(e)) for e in found
+            ]
+
+
+def test_a_look_at_a_few_reads_no_directory(
+    verifier: Verifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So one more snapshot costs as much among ten thousand as among ten; what nobody hinted at waits for the next whole look."""
+    for step in (1, 2, 3):
+        publish(tmp_path / f"ckpt_{step}.pt", lambda file: file.write(b"bytes"))
+    verifier.look()
+    publish(tmp_path / "ckpt_4.pt", lambda file: file.write(b"bytes"))
+    publish(tmp_path / "ckpt_5.pt", lambda file: file.write(b"bytes"))
+    (tmp_path / "ckpt_1.pt").unlink()
+    with monkeypatch.context() as patched:
+        patched.setattr(candidates, "scan", lambda *_: pytest.fail("it read the whole directory"))
+        found, _ = verifier.look({"ckpt_4.pt", "ckpt_1.pt"}, whole=False)
+
+    assert ["ckpt_1.pt", "ckpt_4.pt"] == [e.name if isinstance(e, SnapshotGone) else e.rung.name for e in found]
+    assert [("ckpt_5.pt", "healthy")] == told(verifier)
+
+
+def test_a_name_is_new_once(
+    verifier: Verifier, make_zip: MakeSnapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it was told, neither by the ladder nor by a look, be it to be told anew; after it has gone it is new again."""
+
+    def new_names(*hinted: str) -> dict[str, bool]:
+        found, _ = verifier.look(hinted)
+        return {e.rung.name: e.new_name for e in found if isinstance(e, SnapshotJudged)}
+
+    for step in (1, 2):
+        publish(tmp_path / f"ckpt_{step}.pt", lambda file: file.write(b"bytes"))
+    assert isinstance(verifier.judge_ladder(), LadderJudged)
+    publish(tmp_path / "ckpt_3.pt", lambda file: file.write(b"bytes"))
+    assert {"ckpt_1.pt": False, "ckpt_3.pt": True} == new_names()
+    publish(tmp_path / "ckpt_3.pt", lambda file: file.write(b"other bytes"))
+    assert {"ckpt_3.pt": False} == new_names()
+
+    path = make_zip("ckpt_4.pt")
+    assert {"ckpt_4.pt": True} == new_names("ckpt_4.pt")
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "is_being_written", lambda _: True)
+        assert None is verifier.seal("ckpt_4.pt")
+    assert {"ckpt_4.pt": False} == new_names("ckpt_4.pt")
+    path.unlink()
+    assert {} == new_names()
+    make_zip("ckpt_4.pt", 9)
+    assert {"ckpt_4.pt": True} == new_names("ckpt_4.pt")

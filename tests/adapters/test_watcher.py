@@ -18,6 +18,8 @@ from watchdog.observers.inotify import InotifyObserver
 from supervisor.adapters.watcher import Watcher, filesystem_of
 from tests.adapters.waiting import marked_environment, until
 
+PARTIAL = ".ckpt_1.pt.partial-1-00000000"
+
 
 class Seen:
     """A directory, its watcher and the hints that came."""
@@ -47,13 +49,16 @@ def seen(tmp_path) -> Iterator[Seen]:
 
 
 def test_published_snapshot_is_hinted_at(seen):
-    """A rename from a partial name to a proper one is the moment a snapshot appears."""
-    partial = seen.directory / ".ckpt_1.pt.partial-1-00000000"
+    """A rename from a partial name to a proper one is the moment a snapshot appears; the partial tells of the save before."""
+    partial = seen.directory / PARTIAL
     partial.write_bytes(b"x")
+    until(lambda: seen.hints.count(PARTIAL) == 2)
+    assert {PARTIAL} == set(seen.hints)
     partial.rename(seen.directory / "ckpt_1.pt")
 
-    assert ["ckpt_1.pt"] == until(lambda: list(seen.hints))
+    assert ["ckpt_1.pt", PARTIAL] == seen.hinted_before("last.pt")[2:]
     assert "inotify" == seen.watcher.state
+    assert seen.watcher.tells_all
 
 
 def test_file_written_in_place_is_hinted_at_when_it_is_closed(seen):
@@ -92,25 +97,25 @@ def test_removed_snapshot_is_hinted_at(seen):
     until(lambda: seen.hints.count("made.pt") == 2)
     seen.hints.clear()
     (seen.directory / "a.pt").unlink()
-    (seen.directory / "b.pt").rename(seen.directory / ".b.pt.partial-1-00000000")
+    (seen.directory / "b.pt").rename(seen.directory / PARTIAL)
 
-    assert ["a.pt", "b.pt"] == seen.hinted_before("last.pt")
+    assert ["a.pt", PARTIAL, "b.pt"] == seen.hinted_before("last.pt")
 
 
-def test_renamed_snapshot_is_hinted_at_by_its_new_name(seen):
-    """A rename from one proper name to another, as of a "last" pointer, is about the new one."""
+def test_renamed_snapshot_is_hinted_at_by_both_its_names(seen):
+    """One is there from now on, and the other is not."""
     (seen.directory / "a.pt").write_bytes(b"x")
     seen.hinted_before("made.pt")
     until(lambda: seen.hints.count("made.pt") == 2)
     seen.hints.clear()
     (seen.directory / "a.pt").rename(seen.directory / "b.pt")
 
-    assert ["b.pt"] == seen.hinted_before("last.pt")
+    assert ["b.pt", "a.pt"] == seen.hinted_before("last.pt")
 
 
 def test_unfinished_names_are_ignored(seen):
-    """Writing, and removing again, what is no candidate by its name is nobody's business."""
-    for name in (".ckpt_1.pt.partial-1-00000000", "ckpt_2.pt.tmp", ".lastgood"):
+    """Writing, and removing again, what others name as no candidate is nobody's business."""
+    for name in ("ckpt_2.pt.tmp", ".lastgood"):
         (seen.directory / name).write_bytes(b"x")
         (seen.directory / name).rename(seen.directory / f"{name}.tmp")
         (seen.directory / f"{name}.tmp").unlink()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastgood.choose import choose, newest_first, with_one
+from lastgood.choose import choose, holds, named, newest_first, with_one
 from lastgood.keep import Keep, expendable
 from lastgood.verdict import Kind, Verdict
 
@@ -59,8 +59,26 @@ def test_time_breaks_ties_and_no_step_comes_last() -> None:
 def test_one_more_is_put_where_sorting_would_put_it(ladder: list[Rung], one: Rung, known: bool) -> None:
     """A ladder with an arrival is the ladder of all of them; what had its name before is not among them."""
     one = replace(one, name=ladder[-1].name if known and ladder else one.name)
+    others = [other for other in ladder if other.name != one.name]
 
-    assert newest_first([*(other for other in ladder if other.name != one.name), one]) == with_one(ladder, one)
+    assert tuple(newest_first([*others, one])) == with_one(tuple(ladder), one)
+    assert tuple(newest_first([*others, one])) == with_one(tuple(others), one, new_name=True)
+
+
+@given(ladders)
+def test_each_of_a_ladder_is_found_by_its_name_and_held(ladder: list[Rung]) -> None:
+    """One of its name that was written at another time is found and not held, and one of another name neither."""
+    for one in ladder:
+        assert one is named(ladder, one.name)
+        assert holds(ladder, one)
+        assert not holds(ladder, replace(one, mtime_ns=one.mtime_ns + 9))
+        assert None is named(ladder, one.name + "x")
+        assert not holds(ladder, replace(one, name=one.name + "x"))
+
+
+def test_what_had_no_known_step_is_held_when_it_is_known() -> None:
+    """It was looked at before its content could be read."""
+    assert holds([rung(9), rung(7), Rung("late.pt", None, 5)], Rung("late.pt", 8, 5))
 
 
 @given(directories, st.randoms(use_true_random=False))

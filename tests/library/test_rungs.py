@@ -4,13 +4,25 @@ import gc
 import json
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import lastgood
 from lastgood.ledger import STILL_NS, Ledger, SealStamp, now_ns
-from lastgood.rungs import Rung, down_to_first_proven, ever_held_one, identity_of, judge, ladder, latest_healthy, scan
+from lastgood.publish import publish
+from lastgood.rungs import (
+    Rung,
+    down_to_first_proven,
+    ever_held_one,
+    identity_of,
+    judge,
+    ladder,
+    latest_healthy,
+    scan,
+    scan_named,
+)
 from lastgood.seal import Identity
 from lastgood.verdict import Kind, Proof, Verdict
 from tests.conftest import MakeSnapshot, flip_bit
@@ -53,6 +65,41 @@ def test_links_are_resolved_and_counted_once(make_zip: MakeSnapshot, tmp_path: P
     (tmp_path / "gone_8.pt").symlink_to(tmp_path / "nothing")
 
     assert ["ckpt_7.pt"] == [rung.name for rung in scan(tmp_path)]
+
+
+@pytest.mark.parametrize("pattern", [None, "ckpt_{step}.pt"])
+def test_a_few_are_told_as_a_whole_scan_tells_them(make_zip: MakeSnapshot, tmp_path: Path, pattern: str | None) -> None:
+    """The others are not looked at; what is no candidate or is not there is none of them."""
+    for step in (1, 10, 9):
+        make_zip(f"ckpt_{step}.pt", step)
+    publish(tmp_path / "ckpt_11.pt", lambda file: file.write(b"x"))
+    (tmp_path / "notes.txt").touch()
+    names = ["ckpt_9.pt", "ckpt_11.pt", "ckpt_10.pt", "notes.txt", "ckpt_12.pt"]
+
+    assert [rung for rung in scan(tmp_path, pattern) if rung.name in names] == scan_named(tmp_path, names, pattern)
+    assert [] == scan_named(tmp_path, [], pattern)
+    with pytest.raises(FileNotFoundError):
+        scan_named(tmp_path / "away", names, pattern)
+
+
+@pytest.mark.parametrize("way", ["link", "symlink", "folder", "pipe", "too long"])
+def test_of_what_may_count_under_another_name_only_a_whole_scan_can_tell(
+    make_zip: MakeSnapshot, tmp_path: Path, way: str
+) -> None:
+    """Also of what is no file, and of what cannot be looked at."""
+    path = make_zip("ckpt_1.pt")
+    name = "ckpt_2.pt" if way != "too long" else "ckpt_" + "2" * 300
+    made = tmp_path / name
+    make: dict[str, Callable[[], object]] = {
+        "link": lambda: os.link(path, made),
+        "symlink": lambda: made.symlink_to(path),
+        "folder": made.mkdir,
+        "pipe": lambda: os.mkfifo(made),
+        "too long": lambda: None,
+    }
+    make[way]()
+
+    assert None is scan_named(tmp_path, [name])
 
 
 def test_pipes_and_sockets_are_no_candidates(make_zip: MakeSnapshot, tmp_path: Path) -> None:

@@ -49,8 +49,8 @@ SILENCE = [
     Mutant(
         "the dead write on",
         "supervisor/leftovers.py",
-        "        if not is_abandoned and pid",
-        "        if pid",
+        "if not is_abandoned and _pid_in",
+        "if _pid_in",
         ("tests/supervisor/test_arrivals.py::test_the_living_writers_of_a_folder_are_found_by_their_partials",),
         "What a killed trainer left would stand for a save that never ends.",
     ),

@@ -5,6 +5,7 @@ product learns something whose loss would hurt, a row is added here, and a test 
 """
 
 from tests.mutants.laboratory import Mutant
+from tests.mutants.looking import LOOKING
 from tests.mutants.own_end import OWN_END
 from tests.mutants.shelving import SHELVING
 from tests.mutants.silence import SILENCE
@@ -788,8 +789,8 @@ CHOOSING = [
     Mutant(
         "an arrival is always the newest",
         "lastgood/choose.py",
-        "    insort(oldest_first, one, key=_age)\n",
-        "    oldest_first.append(one)\n",
+        "    return (*others[:place], one, *others[place:])\n",
+        "    return (one, *others)\n",
         (CHOOSE,),
         "An old snapshot that is judged late would be kept, and the newest pruned for it.",
     ),
@@ -1065,6 +1066,7 @@ MUTANTS = [
     *GROUPS,
     *SHELVING,
     *SILENCE,
+    *LOOKING,
     *STANDING,
     *STORMING,
     *TRUSTING,

@@ -42,8 +42,8 @@ TRUSTING = [
     Mutant(
         "what is still being written is sealed",
         "supervisor/adapters/verifier.py",
-        "        if is_being_written(rung.where):\n            del",
-        "        if False:\n            del",
+        "        if is_being_written(rung.where):\n            self._tell",
+        "        if False:\n            self._tell",
         (f"{VERIFIER}::test_what_its_writer_has_open_is_neither_told_nor_sealed",),
         "Half a save would have the strongest proof there is.",
     ),

@@ -3,7 +3,7 @@
 import errno
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -200,11 +200,36 @@ class Disk:
         self._world.point("scan")
         self.check()
         self.seen = {name: (file.good, self.is_readable(file)) for name, file in self.files.items()}
-        rungs = [
-            Rung(directory, file.name, file.step, file.identity, None, file.linked, file.seal_inode)
-            for file in self.files.values()
-        ]
-        return newest_first(rungs)
+        return newest_first(self._rung(directory, file) for file in self.files.values())
+
+    def scan_named(self, directory: str, names: Collection[str], pattern: str | None = None) -> list[Rung] | None:
+        """Those of these names; what has several is left to a look at all."""
+        self._world.point("scan named")
+        self.check()
+        found = [file for file in self.files.values() if file.name in names]
+        if any(file.linked for file in found):
+            return None
+        self._world.meet("looked-at-few")
+        for name in names:
+            self.seen.pop(name, None)
+        self.seen |= {file.name: (file.good, self.is_readable(file)) for file in found}
+        return newest_first(self._rung(directory, file) for file in found)
+
+    def stamp_of(self, directory: str) -> tuple[int, int, int] | None:
+        """What is another one whenever a name came or went."""
+        self._world.point("stat")
+        self.check()
+        return (0, 0, hash(frozenset(self.files)))
+
+    def names_in(self, directory: str) -> list[str]:
+        """The names of all files, seals among them."""
+        self._world.point("list")
+        self.check()
+        return [*self.files, *(f"{name}.sha256" for name, file in self.files.items() if file.seal is not None)]
+
+    @staticmethod
+    def _rung(directory: str, file: File) -> Rung:
+        return Rung(directory, file.name, file.step, file.identity, None, file.linked, file.seal_inode)
 
     def ever_held_one(self, directory: str, pattern: str | None = None) -> bool:
         self.check()
@@ -424,14 +449,13 @@ class Disk:
         saving = (getattr(one, "saving", None) for one in self._world.living)
         return any(file is not None and file.name == _key(path) for file in saving)
 
-    def writers(self, directory: str) -> dict[str, frozenset[int]]:
-        """Who has partials: only a trainer that saves as this software does, and while it is in a save."""
+    def written(self, directory: str, names: Collection[str] | None = None) -> list[str]:
+        """The partials, or those of `names`: only of a trainer that saves as this software does, while it is in a save."""
         self._world.point("partials")
         self.check()
         trainer = self._world.trainer
-        if trainer is None or not trainer.saves_visibly:
-            return {}
-        return {"partial": frozenset({trainer.identity.pid})}
+        found = [] if trainer is None or not trainer.saves_visibly else [trainer.partial]
+        return [name for name in found if names is None or name in names]
 
     def drop_orphaned_seals(self, directory: str) -> list[str]:
         self._world.point("drop seals")

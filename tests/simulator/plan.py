@@ -124,6 +124,7 @@ COME_ALONG = frozenset(
     {
         "unsynced-lost",
         "torn-save",
+        "looked-at-few",
         "save-failed",
         "memory-not-saved",
         "set-aside-refused",

@@ -322,6 +322,8 @@ class Trainer(Process):
         if world.plan.style in (Style.IN_PLACE, Style.BARE):
             self.saving = world.disk.write(self._name, self.step, world.plan.style, SIZE // 3)
             world.hint(self._name)
+        if world.plan.style is Style.SEALED:
+            world.hint(self.partial)
         if world.take(Fault.DIE_SAVING):
             self._soon(0.3, lambda: self.die(None, 9))
         seconds = 0.2 + 2.0 * world.random.random()
@@ -336,6 +338,11 @@ class Trainer(Process):
     def saves_visibly(self) -> bool:
         """Whether there is a partial of this software's whose writer it is."""
         return self._in_save and self.world.plan.style is Style.SEALED
+
+    @property
+    def partial(self) -> str:
+        """The name of what it writes before it has its own."""
+        return f".{self._name}.partial-{self.identity.pid}-{self.step:08x}"
 
     @property
     def _name(self) -> str:

@@ -195,6 +195,8 @@ class Promises:
         self.keep("never two trainers", len(trainers) <= 1, f"{len(trainers)} live")
         assert world.runtime is not None
         state = world.runtime._state
+        names = [rung.name for rung in state.rungs]
+        self.keep("a snapshot is known once", len(names) == len(set(names)), f"{names}")
         heard = self._prepares and state.phase is Phase.RUNNING
         self.keep("what runs before is no trainer", not heard, "the phase is running")
         self._check_status((str(phase_shown(state)), state.incarnation))

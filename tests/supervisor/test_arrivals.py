@@ -11,7 +11,7 @@ import pytest
 from supervisor import arrivals
 from supervisor.arrivals import Arrivals, Saves
 from supervisor.core.events import SavingChanged
-from supervisor.leftovers import writers
+from supervisor.leftovers import writers, written
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_the_living_writers_of_a_folder_are_found_by_their_partials(tmp_path: Pa
     partial(tmp_path, "c.pt", os.getpid())
     (tmp_path / "d.pt").touch()
 
-    assert {"a.pt": frozenset({other})} == writers(str(tmp_path))
+    assert {"a.pt": frozenset({other})} == writers(written(str(tmp_path)))
 
 
 def test_a_save_is_told_when_it_begins_and_when_it_is_over(tmp_path: Path, other: int) -> None:
@@ -71,6 +71,29 @@ def test_a_save_is_told_when_it_begins_and_when_it_is_over(tmp_path: Path, other
     told.saves.tell(2, True)
 
     assert [(1, True), (1, False), (1, True), (2, True)] == [(one.incarnation, one.saving) for one in told.events]
+
+
+def test_of_a_large_directory_only_those_partials_are_looked_at_that_something_happened_to(
+    tmp_path: Path, other: int
+) -> None:
+    """Those of the last whole look are remembered until they are gone; what nobody noticed is seen by the next one."""
+    told, known = Told(tmp_path), partial(tmp_path, "a.pt", other)
+    assert told.saves.are_written(1)
+    known.unlink()
+    unnoticed = partial(tmp_path, "b.pt", other)
+    assert not told.saves.are_written(1, whole=False)
+
+    told.saves.notice(f".c.pt.partial-{other}-00000000")  # gone already
+    assert not told.saves.are_written(1, whole=False)
+    noticed = partial(tmp_path, "c.pt", other)
+    told.saves.notice(noticed.name)
+    assert told.saves.are_written(1, whole=False)
+    noticed.unlink()
+    assert not told.saves.are_written(1, whole=False)
+    assert told.saves.are_written(1)
+    assert told.saves.are_written(1, whole=False)
+    unnoticed.unlink()
+    assert not told.saves.are_written(1, whole=False)
 
 
 def test_two_who_write_the_same_are_told_once(tmp_path: Path, other: int) -> None:

@@ -1,5 +1,6 @@
 """What is ordered of the directory is done by a thread, and what was found meanwhile counts."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -49,13 +50,25 @@ class Desk:
         self.side.after(lambda: done.append(True))
         until(lambda: done)
 
+    def looked(self) -> bool:
+        """Let it look if that is due, for a trainer that lives."""
+        self.side.look_when_due(1)
+        self.done()
+        self.hear()
+        return True
+
+    @property
+    def judged(self) -> set[str]:
+        """The names of what looks have told so far."""
+        return {one.rung.name for one in self.told if isinstance(one, e.SnapshotJudged)}
+
     def hear(self) -> None:
         self.mailbox.run_all(lambda: True)
 
     @property
     def steps(self) -> list[int]:
         """Of the snapshots that are there."""
-        return sorted(int(path.stem[5:]) for path in self.folder.glob("*.pt"))
+        return sorted(int(path.stem[5:]) for path in self.folder.glob("ckpt_*.pt"))
 
 
 @pytest.fixture
@@ -126,6 +139,31 @@ def test_an_old_one_stays_when_who_gives_it_up_has_not_heard_of_a_bad_one(
     desk.done()
 
     assert [2, 3] == desk.steps
+
+
+def test_what_a_link_leads_to_by_now_is_not_removed(desk: Desk) -> None:
+    """Retention gave it up before anybody knew of the link, which would lead to nothing."""
+    desk.side.judge_ladder()
+    (desk.folder / "best.pt").symlink_to("ckpt_1.pt")
+    until(lambda: desk.looked() and desk.side._verifier.candidates.linked)
+    desk.side.prune(e.RungFact("ckpt_1.pt", 1))
+    desk.side.prune(e.RungFact("ckpt_2.pt", 2))
+    desk.done()
+
+    assert [1, 3] == desk.steps
+
+
+def test_what_a_start_left_unjudged_is_told_soon_after_it(desk: Desk) -> None:
+    """However seldom the directory is read."""
+    base = desk.settings().model_dump()
+    base["checkpoints"]["rescan_seconds"] = 86_400.0
+    desk.side.change(Settings.model_validate(base))
+    desk.side.look_when_due(None)
+    desk.side.judge_ladder()
+    began = time.monotonic()
+    until(lambda: desk.looked() and {"ckpt_1.pt", "ckpt_2.pt"} <= desk.judged)
+
+    assert 0.5 < time.monotonic() - began < 10.0
 
 
 def test_it_looks_as_often_as_the_settings_that_hold_now_ask_for(desk: Desk) -> None:

@@ -122,7 +122,7 @@ class Room:
         """What is said of room at the next looks, while a trainer lives."""
         self.said.clear()
         for _ in range(count):
-            self.side._look_at = 0.0
+            self.side._hints.look_at = 0.0
             self.side.look_when_due(1)
             until(lambda: not self._is_looking())
         return [event for event, _ in self.said if event != "snapshot.appeared"]

@@ -106,7 +106,7 @@ def test_no_trainer_follows_once_the_tree_was_to_be_killed(make_side: Callable[.
     """Also when what runs before it had just ended well: the kill comes too late for it, and not for the trainer."""
     side, told = make_side("true")
     side.spawn(1, None)
-    until(lambda: side.lingers)
+    until(lambda: side._child is not None and side._child.poll_exit())
     side.kill_tree()
 
     assert isinstance(next_event(side, told), e.SpawnFailed)

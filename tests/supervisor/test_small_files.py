@@ -82,6 +82,19 @@ def test_at_a_death_the_storage_gets_another_chance(
     assert [EndingNoted(3, 4, 9)] == files.noted(all_of_it=True)
 
 
+def test_what_may_wait_is_looked_for_once_a_second(
+    files: SmallFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At ten steps a second ten looks would cost more than the steps are worth; what must be known is looked for at once."""
+    monkeypatch.setattr(small_files, "LOOKS_APART_SECONDS", 30.0)
+    assert [EndingNoted(3, 4, 9)] == files.noted(may_wait=True)
+    with Path(launch.notes_file(str(tmp_path))).open("a") as notes:
+        notes.write(json.dumps({"note": NOTE_ENDING, "status": 5, "step": 9}) + "\n")
+
+    assert [] == files.noted(may_wait=True)
+    assert [EndingNoted(3, 5, 9)] == files.noted()
+
+
 def test_what_was_begun_is_not_begun_again(files: SmallFiles) -> None:
     """A start that was ordered twice does not throw away what the trainer has noted since."""
     files.begin(3)
