@@ -1,5 +1,6 @@
 """A trainer that was started in advance takes over from one that died, and is no trainer until then."""
 
+import json
 import os
 import signal
 import subprocess
@@ -136,6 +137,67 @@ def test_the_bundled_trainer_computes_the_same_from_it(bench: Bench) -> None:
     findings = oracle.compare(baseline, bench.directory, 3000)
     assert ([], 0.0, True) == (findings.problems, findings.largest_difference, findings.weights_identical)
     assert 3000 < findings.lines_compared
+
+
+LOADING = """
+import json, os, pathlib, sys, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+FOLDER = pathlib.Path(sys.argv[1])
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        return torch.rand(2) + index, os.getppid()
+
+def loaded(method):
+    torch.manual_seed(7)
+    loader = DataLoader(Numbers(), batch_size=8, shuffle=True, num_workers=2, multiprocessing_context=method)
+    found = [(rows.tolist(), parents.unique().tolist()) for rows, parents in loader]
+    assert {(os.getpid(),)} == {tuple(parents) for _, parents in found}
+    return [rows for rows, _ in found]
+
+if __name__ == "__main__":
+    told = {method: loaded(method) for method in ("fork", "spawn")}
+    said = FOLDER.parent / f"{os.environ['LASTGOOD_INCARNATION']}.json"
+    said.with_suffix(".tmp").write_text(json.dumps(told))
+    said.with_suffix(".tmp").rename(said)
+    for step in range(1, 9000):
+        torch.save({"step": step}, FOLDER / "next.tmp")
+        (FOLDER / "next.tmp").rename(FOLDER / f"ckpt_{int(os.environ['LASTGOOD_INCARNATION']) * 1000 + step}.pt")
+        print(f"step {step}", flush=True)
+        time.sleep(0.2)
+"""
+"""Loads data by workers that are forked and spawned, says what they loaded, and trains."""
+
+
+@pytest.mark.heavy
+def test_workers_of_a_data_loader_load_the_same_from_it(bench: Bench, tmp_path: Path) -> None:
+    """Forked and spawned, each a child of the trainer; no module is missing, and no row is another."""
+    script = tmp_path / "train.py"
+    script.write_text(LOADING)
+    sets = [word for one in SETS for word in ("--set", one)]
+    command = [sys.executable, str(script), str(bench.directory)]
+    process = bench.start("run", "--checkpoints", str(bench.directory), "--resume", "never", *sets, "--", *command)
+    found = until(lambda: waiting(bench), 60)
+    os.kill(bench.wait_for("trainer.spawned")["pid"], signal.SIGKILL)
+    assert (True, found["pid"]) == tuple(bench.wait_for("trainer.spawned", 2)[key] for key in ("standby", "pid"))
+    cold, standby = (until(lambda number=number: said(bench.folder, number), 60) for number in (1, 2))
+    process.terminate()
+    process.wait(20)
+
+    assert {"fork", "spawn"} == set(cold)
+    assert cold == standby
+    assert [] == marked(bench.directory)
+
+
+def said(folder: Path, number: int) -> Any:
+    """What an incarnation has said, once it has."""
+    path = folder / f"{number}.json"
+    return json.loads(path.read_text()) if path.exists() else None
 
 
 @pytest.mark.heavy
