@@ -279,6 +279,33 @@ def test_while_it_waits_it_is_the_first_to_go(at: Path) -> None:
     assert not Path(f"/proc/{made.pid}").exists()
 
 
+def test_while_it_waits_it_asks_nothing_of_a_gpu(at: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It imports torch and asks no name of it: a context on a GPU, which `torch.cuda` makes, would take that from the trainer."""
+    monkeypatch.setattr(standby, "MODULES", ("torch",))
+    (at / "torch.py").write_text(TELLTALE)
+    made, _ = started([sys.executable, "says.py"], at, ENV)
+    opened = [os.readlink(link) for link in Path(f"/proc/{made.pid}/fd").iterdir()]
+    made.kill()
+    until(lambda: not made.is_alive())
+    made.close()
+
+    assert "imported" == (at / "asked").read_text()
+    assert [] == [path for path in opened if path.startswith(("/dev/nvidia", "/dev/dri", "/dev/kfd"))]
+
+
+TELLTALE = """
+import pathlib
+ASKED = pathlib.Path(__file__).with_name("asked")
+ASKED.write_text("imported")
+
+def __getattr__(name):
+    if not name.startswith("__"):
+        ASKED.write_text(name)
+    raise AttributeError(name)
+"""
+"""A module that tells of the last name that was asked of it."""
+
+
 def test_one_that_is_dead_is_not_ready_and_cannot_be_told(at: Path) -> None:
     """Whoever wanted it hears so, and starts the command as ever."""
     made, words = started([sys.executable, "says.py"], at, ENV)
