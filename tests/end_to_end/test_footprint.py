@@ -70,6 +70,8 @@ def test_a_restart_waits_for_the_disk_for_its_memory_alone(bench: Bench) -> None
     lines = log.read_text().splitlines()
     events = [line if line.startswith("fsync ") else json.loads(line)["event"] for line in lines]
     death = events.index("trainer.exited")
-    waits = [one for one in events[death : events.index("trainer.spawned", death)] if one.startswith("fsync ")]
+    between = events[death : events.index("trainer.spawned", death)]
+    waits = [one.split()[1].partition("-")[0] for one in between if one.startswith("fsync ")]
 
-    assert [".run.json.partial", ".lastgood"] * 2 == [one.split()[1].partition("-")[0] for one in waits]
+    # A seal of the last snapshot may be on its way in a thread of its own, for which nothing waits.
+    assert [".run.json.partial", ".lastgood"] * 2 == [one for one in waits if not one.startswith(".step_")]
