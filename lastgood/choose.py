@@ -54,8 +54,8 @@ def named(ladder: Sequence[C], name: str) -> C | None:
 
 
 def holds(ladder: Sequence[C], one: C) -> bool:
-    """Whether a ladder in order has one of that name and time of modification: of that step, or of which no step was known."""
-    alike = (*_of_step(ladder, one.step), *_of_step(ladder, None))
+    """Whether a ladder in order has one of that name and time of modification, be it that the step of either is not known."""
+    alike = ladder if one.step is None else (*_of_step(ladder, one.step), *_of_step(ladder, None))
     return (one.name, one.mtime_ns) in ((other.name, other.mtime_ns) for other in alike)
 
 

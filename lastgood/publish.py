@@ -234,7 +234,7 @@ def write_bound_seal(snapshot: str | os.PathLike[str], digest: str, identity: Id
 def make_inner_folder(folder: str) -> None:
     """Make a folder and the one that it is in, where they are not there yet, and nothing above.
 
-    So a folder in `.lastgood` never brings back a checkpoint directory that was moved away or unmounted. Raises OSError:
+    So a folder in `.lastgood` brings back no checkpoint directory that was moved away or removed. Raises OSError:
     FileNotFoundError then.
     """
     for one in (os.path.dirname(folder), folder):

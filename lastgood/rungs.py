@@ -24,7 +24,8 @@ class Rung(NamedTuple):
     """One candidate: where it is, its step (None when nothing tells), its identity, and its verdict once judged.
 
     `linked` says that another name in the directory leads to the same file. `identity.size` is in bytes; `mtime_ns` is the time
-    of modification in nanoseconds. `seal_inode` is that of the seal beside it, 0 without one. `is_folder`: it has several files.
+    of modification in nanoseconds. `seal_inode` is that of the seal beside it, 0 without one. `is_plain`: it is
+    one file and no link.
     """
 
     folder: str
@@ -34,7 +35,7 @@ class Rung(NamedTuple):
     verdict: Verdict | None = None
     linked: bool = False
     seal_inode: int = 0
-    is_folder: bool = False
+    is_plain: bool = True
 
     @property
     def path(self) -> Path:
@@ -76,8 +77,10 @@ def scan_named(
 ) -> list[Rung] | None:
     """Those of `names` that are candidates and are there, newest first, as `scan` tells them, at a cost of these alone.
 
-    None when only `scan` can tell: a link, a folder, and a file with several names may count under another name, and what cannot
-    be looked at counts. Symbolic links that lead to one are not seen. Raises OSError when the directory cannot be read.
+    None when only `scan` can tell: a link may lead to one, a file with several names may count under another, a snapshot may be a
+    folder, and what cannot be looked at counts. Links that lead to one are not seen.
+
+    Raises OSError when the directory cannot be read.
     """
     directory, step_of = os.fspath(checkpoint_dir), naming.rule_for(pattern)
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -89,17 +92,23 @@ def scan_named(
                 seal = _status_of(name + SEAL_SUFFIX, descriptor)
             except OSError:
                 return None
-            if status is None:
+            if status is None or not _may_count(directory, name, status, pattern):
                 continue
             if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
                 return None
-            step = step_of(name)
-            if step is not False:
-                inode = 0 if seal is None else seal.st_ino
-                found.append(Rung(directory, name, step, Identity.of(status), seal_inode=inode))
+            step, inode = step_of(name), 0 if seal is None else seal.st_ino
+            assert step is not False  # a file that may count is a candidate
+            found.append(Rung(directory, name, step, Identity.of(status), seal_inode=inode))
     finally:
         os.close(descriptor)
     return choose.newest_first(found)
+
+
+def _may_count(directory: str, name: str, status: os.stat_result, pattern: str | None) -> bool:
+    if stat.S_ISDIR(status.st_mode) and pattern is None:
+        return _step_of_folder(directory, name) is not False
+    is_file_or_folder = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+    return stat.S_ISLNK(status.st_mode) or (is_file_or_folder and naming.rule_for(pattern)(name) is not False)
 
 
 def _status_of(name: str, directory: int) -> os.stat_result | None:
@@ -143,7 +152,8 @@ def _candidates(
         verdict = None if ledger is None else ledger.get(name, identity, seal)
         if step is None and verdict is not None:
             step = verdict.step
-        rung = Rung(directory, name, step, identity, verdict, False, seal, stat.S_ISDIR(status.st_mode))
+        is_plain = stat.S_ISREG(status.st_mode) and not entry.is_symlink()
+        rung = Rung(directory, name, step, identity, verdict, False, seal, is_plain)
         other = found.get(key)
         if other is not None:
             rung = (rung if _tells_more(rung, other, entry.is_symlink()) else other)._replace(linked=True)

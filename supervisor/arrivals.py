@@ -15,6 +15,7 @@ from supervisor.writing import writers_in_place
 Say = Callable[[str, dict[str, Any]], None]
 SEARCHES_APART_SECONDS = 1.0  # all of /proc is read each time,
 SEARCH_SHARE_MAX = 0.01  # for which on a machine with many processes a longer time goes by
+NOTICED_MAX = 1000  # partials: of more, as while nobody looks, the whole directory tells
 Content = tuple[int, int, int]
 """What changes when the bytes of a file do."""
 
@@ -75,7 +76,7 @@ class Saves:
         self._post = post
         self._say = say
         self._partials: set[str] = set()  # as of the last look
-        self._noticed: deque[str] = deque()  # since then
+        self._noticed: deque[str] = deque(maxlen=NOTICED_MAX)  # since then
         self._saving = 0  # the incarnation of which a save was told, 0 while none is
         self._rivals: set[frozenset[int]] = set()  # of which was told that they write the same
 
@@ -88,6 +89,7 @@ class Saves:
 
         Without a look at the whole directory, those partials count that were there at the last look or noticed since.
         """
+        whole = whole or len(self._noticed) == NOTICED_MAX
         while self._noticed:
             self._partials.add(self._noticed.popleft())
         self._partials = set(written(self._folder, None if whole else self._partials))

@@ -5,12 +5,13 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from lastgood.contract import SEAL_SUFFIX
-from lastgood.naming import partial_of, unfinished
+from lastgood.naming import partial_of, rule_for, unfinished
 from lastgood.publish import remove_if_there
 from lastgood.rungs import Rung, scan, scan_named
 from lastgood.seal import Identity, bound_seal_path
 from supervisor.arrivals import content_of
 
+NEWEST = 50  # that are looked at when names are: a file that is written over and still open tells nobody
 YOUNG_NS = 2_000_000_000  # a directory that changed just now may change again without a later time
 Stamp = tuple[int, int, int]
 """What changes when a name comes to a directory or goes, or another directory has its name."""
@@ -22,6 +23,7 @@ class Candidates:
     def __init__(self, checkpoint_dir: str, pattern: str | None, foreign: Mapping[str, Identity]) -> None:
         self._directory = checkpoint_dir
         self._pattern = pattern
+        self._step_of = rule_for(pattern)
         self._foreign = foreign
         self._stamp: Stamp | None = None
         self._plain = False  # whether all were files with one name each at the last look at all
@@ -44,7 +46,7 @@ class Candidates:
             return found, names
         rungs = self.scan()
         self.linked = frozenset(rung.name for rung in rungs if rung.linked)
-        self._plain = not self.linked and not any(rung.is_folder for rung in rungs)
+        self._plain = not self.linked and all(rung.is_plain for rung in rungs)
         return rungs, None
 
     def _named(self, names: Collection[str]) -> list[Rung] | None:
@@ -53,7 +55,7 @@ class Candidates:
 
     def find(self, name: str) -> Rung | None:
         """The one of that name, if it is there."""
-        found = self._named((name,))
+        found = self._named((name,)) if self._plain else None
         return next((rung for rung in (self.scan() if found is None else found) if rung.name == name), None)
 
     def drop_bound_seal(self, name: str) -> None:
@@ -66,23 +68,32 @@ class Candidates:
             pass  # it is dropped with the orphans when no trainer lives
 
     def came_or_went(self, known: Collection[str], notice: Callable[[str], None]) -> set[str]:
-        """Names that may be candidates and are not `known`, and those known that are not there; none while no name changes.
+        """Names that may be candidates and are not `known`, and those known that are not there; none if nothing came or went.
 
         `notice` is told of each partial.
         """
         stamp = stamp_of(self._directory)
         if stamp is not None and stamp == self._stamp:
             return set()
-        self._stamp = stamp
-        came, there = set(), 0
-        for name in names_in(self._directory):
-            if name in known:
+        came, there, has_folder = set(), 0, False
+        for entry in entries_of(self._directory):
+            if entry.name in known:
                 there += 1
-            elif partial_of(name) is not None:
-                notice(name)
-            elif not name.endswith(SEAL_SUFFIX) and not unfinished(name):
-                came.add(name)
-        return came if there == len(known) else came | set(known).difference(names_in(self._directory))
+            elif partial_of(entry.name) is not None:
+                notice(entry.name)
+            elif self._may_be_one(entry):
+                came.add(entry.name)
+                has_folder = has_folder or entry.is_dir(follow_symlinks=False)
+        self._stamp = None if has_folder else stamp  # what comes to a folder does not show out here
+        if there < len(known):
+            came.update(set(known).difference(entry.name for entry in entries_of(self._directory)))
+        return came
+
+    def _may_be_one(self, entry: "os.DirEntry[str]") -> bool:
+        """Whether it may be a candidate, or lead to one: a link by any name, a folder by its name without a look into it."""
+        if entry.is_symlink() or (self._pattern is None and entry.is_dir(follow_symlinks=False)):
+            return not unfinished(entry.name)
+        return not entry.name.endswith(SEAL_SUFFIX) and self._step_of(entry.name) is not False
 
 
 def stamp_of(directory: str) -> Stamp | None:
@@ -92,7 +103,7 @@ def stamp_of(directory: str) -> Stamp | None:
     return None if is_young else (status.st_dev, status.st_ino, status.st_mtime_ns)
 
 
-def names_in(directory: str) -> Iterator[str]:
-    """The names in a directory, of which ten thousand are not held at once. Raises OSError."""
+def entries_of(directory: str) -> Iterator["os.DirEntry[str]"]:
+    """What is in a directory, of which ten thousand are not held at once. Raises OSError."""
     with os.scandir(directory) as entries:
-        yield from (entry.name for entry in entries)
+        yield from entries

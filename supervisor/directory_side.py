@@ -12,7 +12,7 @@ from supervisor.adapters.watcher import Watcher
 from supervisor.arrivals import Saves
 from supervisor.core import events as e
 from supervisor.hindrances import Hindrances
-from supervisor.hints import NEVER, Depth, Hints
+from supervisor.hints import ALL_SECONDS, NEVER, Depth, Hints
 from supervisor.mailbox import Act, Mailbox, Worker
 from supervisor.settings import Settings
 from supervisor.trainer_side import Post, Say
@@ -30,7 +30,6 @@ class DirectorySide:
         self, settings: Settings, directory: str, verifier: Verifier, mailbox: Mailbox, post: Post, say: Say
     ) -> None:
         self._directory = directory
-        self._rescan_seconds = _rescan_seconds(settings)
         self._verifier = verifier
         self._mailbox = mailbox
         self._post = post
@@ -39,8 +38,10 @@ class DirectorySide:
         self._saves = Saves(directory, post, self._tell)
         verifier.arrivals.tell = self._tell_arrival
         self._hints = Hints(settings.pattern, mailbox, self._saves.notice)
+        self._set_pace(settings)
         self._looking = False
         self._rescan_at = 0.0
+        self._doubts = False  # of the judging thread: something may have happened of which nobody told
         self._incarnation = 0  # the last one that was looked for
         self.hindrances = Hindrances(settings, directory)
         self._arrived = self._told_low = False
@@ -58,8 +59,13 @@ class DirectorySide:
 
     def change(self, settings: Settings) -> None:
         """Look as often as other settings ask for."""
-        self._rescan_seconds = _rescan_seconds(settings)
+        self._set_pace(settings)
         self._rescan_at = min(self._rescan_at, time.monotonic() + self._rescan_seconds)
+
+    def _set_pace(self, settings: Settings) -> None:
+        often = settings.stall.running_seconds / LOOKS_A_SILENCE  # or a save would be taken for silence
+        self._rescan_seconds = max(min(settings.checkpoints.rescan_seconds, often), RESCAN_SECONDS_MIN)
+        self._hints.all_seconds = min(ALL_SECONDS, often)
 
     def let_go(self) -> None:
         """Move, seal and remove nothing from now on: it is all another supervisor's."""
@@ -95,8 +101,7 @@ class DirectorySide:
 
     def _rescan(self) -> None:
         self._rescans = False
-        if self._watcher.check():
-            self._mailbox.hand(self._missed)
+        self._doubts = self._watcher.check() or self._doubts
         self.at_rescan()
 
     def _start_look(self, now: float, incarnation: int) -> None:
@@ -109,10 +114,10 @@ class DirectorySide:
         try:
             if not self.is_here():
                 raise FileNotFoundError(self._directory)
-            whole = depth is Depth.ALL or not self._watcher.tells_all
-            unseen = self._verifier.came_or_went(self._saves.notice) if depth is Depth.LISTED else set()
+            whole, self._doubts = depth is Depth.ALL or self._doubts or not self._watcher.tells_all, False
+            unseen = self._verifier.unseen(self._saves.notice) if depth is Depth.LISTED and not whole else ()
             written = self._saves.are_written(incarnation, whole)
-            told, again = self._verifier.look(hinted | unseen, whole)
+            told, again = self._verifier.look(hinted, whole, unseen)
             self._saves.tell(incarnation, written or again is not None)
             self._see_to_room(told)
             bad = [event for event in told if isinstance(event, e.SnapshotJudged) and _is_bad(event.rung)]
@@ -125,11 +130,8 @@ class DirectorySide:
                     self._shelf.keep_copy(event.rung)
             self._saves.in_place(self._verifier.unsettled)  # last: what was judged is told, whatever becomes of this
         except OSError:
-            self._mailbox.hand(self._missed)  # the directory may be back; the trainer will say if it cannot write
+            self._doubts = True  # the directory may be back at the next rescan; the trainer will say if it cannot write
         self._mailbox.hand(lambda: self._looked(again))
-
-    def _missed(self) -> None:
-        self._hints.deepen(Depth.ALL)
 
     def _looked(self, again: float | None) -> None:
         self._looking = False
@@ -293,9 +295,9 @@ class DirectorySide:
         self._order(lambda: self._prune(rung) if heard == self._found else None)
 
     def _prune(self, rung: e.RungFact) -> None:
-        if rung.name in self._verifier.candidates.linked:
-            return  # whoever made the link since wants it; at the next look at the ladder it counts again
         try:
+            if rung.name in self._verifier.candidates.linked:
+                raise OSError("a link leads to it")
             places.prune(self._directory, rung.name)
         except OSError as error:
             self._tell("snapshot.prune_failed", _fields(rung, reason=f"{error.strerror or error}"))
@@ -306,11 +308,6 @@ class DirectorySide:
         """Leave no thread."""
         self._worker.close(until)
         self._watcher.close()
-
-
-def _rescan_seconds(settings: Settings) -> float:
-    often = settings.stall.running_seconds / LOOKS_A_SILENCE  # or a save would be taken for silence
-    return max(min(settings.checkpoints.rescan_seconds, often), RESCAN_SECONDS_MIN)
 
 
 def _is_bad(rung: e.RungFact) -> bool:

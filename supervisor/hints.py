@@ -9,7 +9,7 @@ from lastgood.naming import partial_of, rule_for
 from supervisor.mailbox import Mailbox
 
 LOOKS_APART_SECONDS = 0.1  # a trainer that writes its log into the directory must not keep a core busy
-ALL_SECONDS = 60.0  # from one look at every file to the next: an event may have been lost
+ALL_SECONDS = 60.0
 NEVER = float("inf")
 
 
@@ -31,6 +31,8 @@ class Hints:
         self.look_at = 0.0
         """When to look next, in monotonic seconds."""
         self.looked_at = 0.0
+        self.all_seconds = ALL_SECONDS
+        """From one look at every file to the next: an event may have been lost, or a file written over that stays open."""
         self._depth = Depth.ALL
         self._all_at = 0.0  # when the next look at all that is there is due
         self._names: set[str] = set()
@@ -75,5 +77,5 @@ class Hints:
         names, depth = frozenset(self._names), self._depth
         self._names, self._depth, self.looked_at = set(), Depth.HINTED, now
         if depth is Depth.ALL:
-            self._all_at = now + ALL_SECONDS
+            self._all_at = now + self.all_seconds
         return names, depth

@@ -22,11 +22,19 @@ def partials(folder: str, names: Collection[str] | None = None) -> dict[str, boo
     """
     if names is None:
         with os.scandir(folder) as entries:
-            hidden = [entry.name for entry in entries if entry.name.startswith(".")]
+            names = [entry.name for entry in entries if entry.name.startswith(".")]
+        found = [os.path.join(folder, name) for name in names if partial_of(name) is not None]
     else:
-        hidden = [name for name in names if os.path.lexists(os.path.join(folder, name))]
-    found = [os.path.join(folder, name) for name in hidden if partial_of(name) is not None]
+        found = [path for path in (os.path.join(folder, name) for name in names) if _is_there(path)]
     return {os.path.basename(path): _is_abandoned(path) for path in found}
+
+
+def _is_there(path: str) -> bool:
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def temporary(folder: str) -> int:

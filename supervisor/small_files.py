@@ -3,6 +3,7 @@
 Storage that does not answer holds up the loop for a moment at most: once, and again at each death, of which it must know.
 """
 
+import math
 import time
 
 from supervisor import faults, launch
@@ -23,7 +24,7 @@ class SmallFiles:
         self._noted: list[Note] = []
         self.reads = False
         """Whether a look at the notes is under way that was not answered in time."""
-        self._asked_at = -LOOKS_APART_SECONDS
+        self._asked_at = -math.inf
         self._storage = Patient("notes", READ_SECONDS)
 
     def begin(self, incarnation: int) -> None:

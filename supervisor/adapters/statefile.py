@@ -12,6 +12,7 @@ import reprlib
 import signal
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from types import NoneType
 from typing import Any
@@ -60,7 +61,7 @@ def prepare(checkpoint_dir: str, anew: bool = False) -> None:
     try:
         if anew:
             os.makedirs(checkpoint_dir, exist_ok=True)
-        if not os.path.isdir(state):
+        with suppress(FileExistsError):
             os.mkdir(state)
         probe = os.path.join(state, partial_name("probe"))
         os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))

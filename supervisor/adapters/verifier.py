@@ -4,6 +4,7 @@ File events are hints that shorten the wait; a look at the whole directory is th
 """
 
 import errno
+import heapq
 import os
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -18,7 +19,7 @@ from lastgood.sealing import sha256_of
 from lastgood.verdict import Kind, Proof, Verdict
 from supervisor import shelved
 from supervisor.arrivals import Arrivals, Unsettled, content_of
-from supervisor.candidates import Candidates
+from supervisor.candidates import NEWEST, Candidates
 from supervisor.core.events import (
     LadderJudged,
     LadderUnreadable,
@@ -131,7 +132,8 @@ class Verifier:
         if rung is None or rung.mtime_ns != mtime_ns:
             return SnapshotReread(gone)
         told, seal = self._told.get(name), SealStamp.beside(rung.where)
-        verdict = judge(rung, self._ledger, fresh=True).verdict
+        rung = judge(rung, self._ledger, fresh=True)  # with the step that its content tells
+        verdict = rung.verdict
         assert verdict is not None
         if verdict.errno == errno.ENOENT:
             return SnapshotReread(gone)
@@ -145,19 +147,16 @@ class Verifier:
         return SnapshotReread(_fact(rung._replace(verdict=verdict)))
 
     def look(
-        self, hinted: Collection[str] = (), whole: bool = True
+        self, hinted: Collection[str] = (), whole: bool = True, others: Collection[str] = ()
     ) -> tuple[list[SnapshotJudged | SnapshotGone], float | None]:
         """Judge what arrived and has settled; what happened to names in `hinted` may have made them whole.
 
-        Without a look at the `whole` directory only those are looked at and what was left open the last time, as long as there
-        are but files with one name each.
-
+        Without a look at the `whole` directory those, `others` and what was left open are looked at, if nothing has two names.
         Returns what to tell, bad news first, since old ones are given up for good news, and in how many seconds to look again
-        for a file that has not settled (None: no need).
-        Raises OSError when the directory cannot be read.
+        for a file that has not settled (None: no need). Raises OSError when the directory cannot be read.
         """
         still_open = {*self.unsettled, *self._unreadable, *self.arrivals.waiting}
-        rungs, names = self.candidates.among(None if whole else still_open.union(hinted))
+        rungs, names = self.candidates.among(None if whole else still_open.union(hinted, others))
         told: list[SnapshotJudged | SnapshotGone] = [SnapshotGone(name) for name in self._forget_gone(rungs, names)]
         while rungs:
             rung = rungs.pop()  # the oldest first, and of ten thousand none is held longer than it is looked at
@@ -172,9 +171,10 @@ class Verifier:
         told.sort(key=_is_good_news)
         return told, self._settle_seconds if self.unsettled else None
 
-    def came_or_went(self, notice: Callable[[str], None]) -> set[str]:
-        """Names that came or went unseen, by the directory alone; `notice` is told of partials. Raises OSError."""
-        return self.candidates.came_or_went(self._told, notice)
+    def unseen(self, notice: Callable[[str], None]) -> set[str]:
+        """Names that came or went, and those last written, which may be again; `notice` is told of partials. Raises OSError."""
+        newest = heapq.nlargest(NEWEST, self._told, key=lambda name: self._told[name].identity.mtime_ns)
+        return self.candidates.came_or_went(self._told, notice).union(newest)
 
     def _is_known(self, rung: Rung) -> bool:
         """Whether its bytes are those that were told."""

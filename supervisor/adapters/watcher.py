@@ -1,4 +1,4 @@
-"""Watches one directory and hints that something happened there. Hints shorten the wait; a periodic rescan is the truth.
+"""Watches one directory and hints that something happened there. Hints shorten the wait; a look at everything is the truth.
 
 Events get lost: the kernel's queue overflows, limits forbid a watch, network filesystems tell of local changes only, and a
 watch stays with a directory that was removed even when a new one has its name. So nothing here is an error: `state` says in
@@ -62,6 +62,8 @@ class Watcher:
         Scan the directory after this, not before, so that nothing falls in between.
         """
         self.state = ""
+        self.tells_all = False
+        """Whether what happens there is hinted at, as far as anybody knows."""
         self._directory = os.fspath(directory)
         self._hint = hint
         self._make_observer = observer
@@ -79,15 +81,10 @@ class Watcher:
         self._arm()
         return was_watching or self._observer is not None
 
-    @property
-    def tells_all(self) -> bool:
-        """Whether what happens there is hinted at, as far as anybody knows."""
-        return not self.state.startswith("polling")
-
     def close(self) -> None:
         """Stop watching; leaves no thread."""
         observer, self._observer = self._observer, None
-        self.state = "polling: closed"
+        self.state, self.tells_all = "polling: closed", False
         if observer is not None:
             _stop(observer)
 
@@ -96,7 +93,9 @@ class Watcher:
             # Read before the watch is set: if the directory is replaced in between, the next check sees it.
             self._watched = _identity(self._directory)
             self._observer = self._watch()
-            self.state = _state_on(filesystem_of(self._directory))
+            filesystem = filesystem_of(self._directory)
+            self.tells_all = filesystem.partition(".")[0] not in _NETWORK_FILESYSTEMS
+            self.state = "inotify" if self.tells_all else f"polling: {filesystem.removesuffix('4')} delivers no events"
         except OSError as error:
             self.state = f"polling: {_LIMITS.get(error.errno or 0) or error.strerror or error}"
         except RuntimeError as error:
@@ -171,12 +170,6 @@ def _unescaped(point: bytes) -> bytes:
     for code, character in ((rb"\040", b" "), (rb"\011", b"\t"), (rb"\012", b"\n"), (rb"\134", b"\\")):
         point = point.replace(code, character)
     return point
-
-
-def _state_on(filesystem: str) -> str:
-    if filesystem.partition(".")[0] in _NETWORK_FILESYSTEMS:
-        return f"polling: {filesystem.removesuffix('4')} delivers no events"
-    return "inotify"
 
 
 def _identity(directory: str) -> tuple[int, int]:

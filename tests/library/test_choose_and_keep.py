@@ -76,9 +76,10 @@ def test_each_of_a_ladder_is_found_by_its_name_and_held(ladder: list[Rung]) -> N
         assert not holds(ladder, replace(one, name=one.name + "x"))
 
 
-def test_what_had_no_known_step_is_held_when_it_is_known() -> None:
-    """It was looked at before its content could be read."""
+def test_what_had_no_known_step_is_held_when_it_is_known_and_the_other_way_round() -> None:
+    """Its content could not be read before, or can no longer be."""
     assert holds([rung(9), rung(7), Rung("late.pt", None, 5)], Rung("late.pt", 8, 5))
+    assert holds([rung(9), Rung("late.pt", 8, 5), rung(7)], Rung("late.pt", None, 5))
 
 
 @given(directories, st.randoms(use_true_random=False))

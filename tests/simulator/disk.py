@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from lastgood.choose import newest_first
@@ -221,11 +222,13 @@ class Disk:
         self.check()
         return (0, 0, hash(frozenset(self.files)))
 
-    def names_in(self, directory: str) -> list[str]:
-        """The names of all files, seals among them."""
+    def entries_of(self, directory: str) -> list[SimpleNamespace]:
+        """All files, seals among them."""
         self._world.point("list")
         self.check()
-        return [*self.files, *(f"{name}.sha256" for name, file in self.files.items() if file.seal is not None)]
+        names = [*self.files, *(f"{name}.sha256" for name, file in self.files.items() if file.seal is not None)]
+        no = lambda **_: False  # noqa: E731 - neither a folder nor a link
+        return [SimpleNamespace(name=name, is_dir=no, is_symlink=no) for name in names]
 
     @staticmethod
     def _rung(directory: str, file: File) -> Rung:

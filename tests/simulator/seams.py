@@ -207,7 +207,7 @@ def _storage(world: World) -> Seams:
                 "scan": disk.scan,
                 "scan_named": disk.scan_named,
                 "stamp_of": disk.stamp_of,
-                "names_in": disk.names_in,
+                "entries_of": disk.entries_of,
                 "remove_if_there": disk.remove_if_there,
             },
         ),

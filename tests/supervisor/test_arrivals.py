@@ -96,6 +96,16 @@ def test_of_a_large_directory_only_those_partials_are_looked_at_that_something_h
     assert not told.saves.are_written(1, whole=False)
 
 
+def test_of_more_partials_than_are_remembered_the_directory_tells(tmp_path: Path, other: int) -> None:
+    """As after a time in which nobody looked."""
+    told = Told(tmp_path)
+    partial(tmp_path, "a.pt", other)
+    for number in range(arrivals.NOTICED_MAX + 1):
+        told.saves.notice(f".gone_{number}.pt.partial-{other}-00000000")
+
+    assert told.saves.are_written(1, whole=False)
+
+
 def test_two_who_write_the_same_are_told_once(tmp_path: Path, other: int) -> None:
     """One record for a set of processes, however often it is seen; ranks that write files of their own are no rivals."""
     told, second = Told(tmp_path), os.getppid()

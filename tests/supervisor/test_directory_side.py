@@ -151,6 +151,36 @@ def test_what_a_link_leads_to_by_now_is_not_removed(desk: Desk) -> None:
     desk.done()
 
     assert [1, 3] == desk.steps
+    desk.hear()
+    assert ["snapshot.prune_failed", "snapshot.pruned"] == [one for one in desk.said if "prune" in one]
+
+
+def test_a_known_file_that_is_written_over_and_stays_open_is_seen(desk: Desk) -> None:
+    """No name comes, and nothing is closed, so no event tells of it: the rescan does, and the save is no silence."""
+    desk.side.judge_ladder()
+    until(lambda: desk.looked() and {"ckpt_1.pt", "ckpt_2.pt"} <= desk.judged)
+    desk.side._hints.all_seconds = 3600.0
+    desk.side._hints.take(time.monotonic())
+    desk.told.clear()
+    with (desk.folder / "ckpt_2.pt").open("wb") as file:
+        file.write(b"not yet all of it")
+        file.flush()
+        until(lambda: desk.looked() and "ckpt_2.pt" in desk.judged)
+
+
+def test_a_watch_that_died_is_a_reason_to_look_at_everything(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, with the rescan that found it dead."""
+    looks: list[bool] = []
+    desk.side.judge_ladder()
+    until(lambda: desk.looked() and {"ckpt_1.pt", "ckpt_2.pt"} <= desk.judged)
+    desk.side._hints.all_seconds = 3600.0
+    desk.side._hints.take(time.monotonic())
+    real = desk.side._verifier.look
+    monkeypatch.setattr(desk.side._verifier, "look", lambda *words: (looks.append(words[1]), real(*words))[1])
+    monkeypatch.setattr(desk.side._watcher, "check", lambda: True)
+    until(lambda: desk.looked() and looks)
+
+    assert looks[0] is True
 
 
 def test_what_a_start_left_unjudged_is_told_soon_after_it(desk: Desk) -> None:

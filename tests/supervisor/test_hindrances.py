@@ -15,6 +15,7 @@ from supervisor.adapters.verifier import Verifier
 from supervisor.core import events as e
 from supervisor.directory_side import DirectorySide
 from supervisor.hindrances import Hindrances
+from supervisor.hints import Depth
 from supervisor.mailbox import Mailbox
 from supervisor.records import CATALOGUE
 from supervisor.settings import Settings
@@ -123,6 +124,7 @@ class Room:
         self.said.clear()
         for _ in range(count):
             self.side._hints.look_at = 0.0
+            self.side._hints.deepen(Depth.ALL)  # whether or not the hint has come
             self.side.look_when_due(1)
             until(lambda: not self._is_looking())
         return [event for event, _ in self.said if event != "snapshot.appeared"]

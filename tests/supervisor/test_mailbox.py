@@ -257,8 +257,15 @@ def test_work_that_hangs_does_not_hold_up_the_end(mailbox: Mailbox, monkeypatch:
 def test_several_that_hang_are_waited_for_together(mailbox: Mailbox) -> None:
     """The supervisor's own end is limited, however many of its threads stand still."""
     workers, hung = [Worker("test", mailbox) for _ in range(4)], threading.Event()
+    at_work = threading.Barrier(5)
+
+    def hang() -> None:
+        at_work.wait(30)
+        hung.wait()
+
     for worker in workers:
-        worker.submit(hung.wait)
+        worker.submit(hang)
+    at_work.wait(30)
     began = time.monotonic()
     for worker in workers:
         worker.close(began + 0.3)
