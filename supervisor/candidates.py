@@ -12,6 +12,7 @@ from lastgood.seal import Identity, bound_seal_path
 from supervisor.arrivals import content_of
 
 NEWEST = 50  # that are looked at when names are: a file that is written over and still open tells nobody
+BACKLOG_SECONDS = 0.5  # in which snapshots of before the start are judged, until others have their turn
 YOUNG_NS = 2_000_000_000  # a directory that changed just now may change again without a later time
 Stamp = tuple[int, int, int]
 """What changes when a name comes to a directory or goes, or another directory has its name."""

@@ -118,7 +118,7 @@ class DirectorySide:
             unseen = self._verifier.unseen(self._saves.notice) if depth is Depth.LISTED and not whole else ()
             written = self._saves.are_written(incarnation, whole)
             told, again = self._verifier.look(hinted, whole, unseen)
-            self._saves.tell(incarnation, written or again is not None)
+            self._saves.tell(incarnation, written or bool(self._verifier.unsettled))
             self._see_to_room(told)
             bad = [event for event in told if isinstance(event, e.SnapshotJudged) and _is_bad(event.rung)]
             self._found += len(bad)

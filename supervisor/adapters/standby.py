@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from supervisor.proc import Identity, memory_of, send_signal
+from supervisor.proc import Identity, memory_of, send_signal, stat_of
 
 MODULES = ("numpy", "torch", "torch._dynamo")
 """What is slow to import, and part of nearly every training script. What is not installed is passed over."""
@@ -109,13 +109,14 @@ class Standby(Generic[ChildT]):
         return self._child.poll_exit() is None
 
     def is_ready(self) -> bool:
-        """Whether its imports are done."""
+        """Whether its imports are done, and nobody has stopped it since."""
         if not self._is_ready:
             try:
                 self._is_ready = bool(self._channel.recv(64, socket.MSG_DONTWAIT))
             except OSError:
                 pass  # nothing said yet, or it is gone
-        return self._is_ready and self.is_alive()
+        stat = stat_of(self.pid) if self._is_ready and self.is_alive() else None
+        return stat is not None and stat.state not in "Tt"
 
     def become(
         self, argv: Sequence[str], words: Sequence[str], *, env: Mapping[str, str], cwd: str, group: str | None

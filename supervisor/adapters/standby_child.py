@@ -44,18 +44,34 @@ def path_entry(words: Sequence[str]) -> str:
     return "" if words[0] == "-c" else os.path.dirname(os.path.realpath(words[0]))
 
 
+def shadows(folder: str) -> bool:
+    """Whether modules in a folder are called like some of Python's own, so that an import by others would run them."""
+    try:
+        names = os.listdir(folder or os.getcwd())
+    except OSError:
+        return False
+    modules = {os.path.splitext(name)[0] for name in names if name.endswith((".py", ".so"))}
+    modules |= {name for name in names if os.path.isfile(os.path.join(folder, name, "__init__.py"))}
+    return not modules.isdisjoint(getattr(sys, "stdlib_module_names", ()))  # since Python 3.10
+
+
 def wait(channel: socket.socket, modules: Sequence[str]) -> dict[str, Any]:
     """Import what is installed, say so, and return what is sent; ends the process when nobody is there to send it.
 
     An import that fails half-way cannot be done again in this process, so that ends it too.
     """
     score = die_first(b"1000")
+    given = set(os.environb)
     for module in modules:
         try:
             importlib.import_module(module)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{module}.".startswith(f"{error.name}."):
                 raise
+    for name in set(os.environb) - given:
+        del os.environb[name]  # what an import has set, it would not have before the command's first line
+    if "tempfile" in sys.modules:
+        setattr(sys.modules["tempfile"], "tempdir", None)  # noqa: B010 - the command may set TMPDIR before it asks
     channel.sendall(READY)
     told = b""
     while not told.endswith(b"\n") and len(told) < _LINE_BYTES_MAX:
@@ -122,8 +138,13 @@ def become(argv: Sequence[str], words: Sequence[str]) -> None:
     else:
         path = os.path.join(os.getcwd(), words[0])
         main.__dict__.update(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))
-        with open(path, "rb") as file:
-            code = compile(file.read(), path, "exec", dont_inherit=True)
+        try:
+            with open(path, "rb") as file:
+                content = file.read()
+        except OSError as error:  # as Python says it
+            sys.stderr.write(f"{sys.executable}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}\n")
+            sys.exit(2)
+        code = compile(content, path, "exec", dont_inherit=True)
         exec(code, main.__dict__)
 
 
@@ -132,6 +153,7 @@ def main(arguments: Sequence[str]) -> None:
     descriptor, modules, words = int(arguments[0]), arguments[1].split(","), arguments[2:]
     if not _is_safe_path():
         sys.path[0] = path_entry(words)
+        modules = [] if shadows(sys.path[0]) else modules
     with socket.socket(fileno=descriptor) as channel:
         told = wait(channel, modules)
     argv, words = ([os.fsdecode(_bytes(word)) for word in told[name]] for name in ("argv", "words"))

@@ -19,7 +19,7 @@ from lastgood.sealing import sha256_of
 from lastgood.verdict import Kind, Proof, Verdict
 from supervisor import shelved
 from supervisor.arrivals import Arrivals, Unsettled, content_of
-from supervisor.candidates import NEWEST, Candidates
+from supervisor.candidates import BACKLOG_SECONDS, NEWEST, Candidates
 from supervisor.core.events import (
     LadderJudged,
     LadderUnreadable,
@@ -85,8 +85,7 @@ class Verifier:
             held = bool(rungs) or (not self._isolated and ever_held_one(self._directory, self._pattern))
         except OSError as error:
             return LadderUnreadable(f"{error.strerror or error}")
-        in_place = [rung for rung in rungs if rung.verdict is not None and not shelved.is_shelved(rung.name)]
-        judged = [(rung, SealStamp.beside(rung.where)) for rung in in_place]
+        judged = [(r, SealStamp.beside(r.where)) for r in rungs if r.verdict and not shelved.is_shelved(r.name)]
         arrived = frozenset(rung.name for rung, seal in judged if self._is_news(rung, seal))
         for rung, seal in judged:
             self._remember(rung, seal)
@@ -153,12 +152,14 @@ class Verifier:
 
         Without a look at the `whole` directory those, `others` and what was left open are looked at, if nothing has two names.
         Returns what to tell, bad news first, since old ones are given up for good news, and in how many seconds to look again
-        for a file that has not settled (None: no need). Raises OSError when the directory cannot be read.
+        for a file that has not settled or had its turn (None: no need). Raises OSError when the directory cannot be read.
         """
-        still_open = {*self.unsettled, *self._unreadable, *self.arrivals.waiting}
+        still_open = {*self.unsettled, *self._unreadable, *self.arrivals.waiting, *self._left}
         rungs, names = self.candidates.among(None if whole else still_open.union(hinted, others))
         told: list[SnapshotJudged | SnapshotGone] = [SnapshotGone(name) for name in self._forget_gone(rungs, names)]
-        while rungs:
+        rungs.sort(key=lambda rung: rung.name not in self._left)  # those are older, and others may be waited for
+        until = self._clock() + BACKLOG_SECONDS
+        while rungs and not (told and rungs[-1].name in self._left and self._clock() > until):
             rung = rungs.pop()  # the oldest first, and of ten thousand none is held longer than it is looked at
             known = self._is_known(rung)
             if known and rung.name not in self._unreadable and not self._has_new_seal(rung):
@@ -169,7 +170,7 @@ class Verifier:
             if (known or self._is_settled(rung, hinted)) and (judged := self._judge_arrival(rung, known)) is not None:
                 told.append(judged)
         told.sort(key=_is_good_news)
-        return told, self._settle_seconds if self.unsettled else None
+        return told, 0.0 if rungs else self._settle_seconds if self.unsettled else None
 
     def unseen(self, notice: Callable[[str], None]) -> set[str]:
         """Names that came or went, and those last written, which may be again; `notice` is told of partials. Raises OSError."""

@@ -306,6 +306,58 @@ def __getattr__(name):
 """A module that tells of the last name that was asked of it."""
 
 
+def test_one_that_somebody_stopped_is_not_ready_until_it_goes_on(at: Path) -> None:
+    """It would become a trainer that stands still."""
+    made, _ = started([sys.executable, "says.py"], at, ENV)
+    os.kill(made.pid, signal.SIGSTOP)
+    until(lambda: not made.is_ready())
+    os.kill(made.pid, signal.SIGCONT)
+    until(made.is_ready)
+    made.kill()
+    until(lambda: not made.is_alive())
+    made.close()
+
+
+def test_a_module_beside_the_script_that_others_would_import_is_not_run(
+    at: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is called like one of Python's own, and the script may never import it."""
+    monkeypatch.setattr(standby, "MODULES", ("cProfile",))
+    (at / "profile.py").write_text(TELLTALE)
+    argv = [sys.executable, "says.py"]
+    made, words = started(argv, at, ENV)
+    told = outcome(made.become(argv, words, env=ENV, cwd=str(at), group=None))
+
+    assert 0 == told[0], told[1]
+    assert not (at / "asked").exists()
+
+
+def test_what_an_import_sets_for_the_process_is_not_there_before_the_first_line(
+    at: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A variable, and the folder for temporary files, which the script may choose before it asks."""
+    monkeypatch.setattr(standby, "MODULES", ("setting",))
+    (at / "setting.py").write_text("import os, tempfile\nos.environ['SET'] = tempfile.gettempdir()")
+    (at / "train.py").write_text(
+        "import os\nos.environ['TMPDIR'] = os.getcwd()\nimport tempfile\nprint(tempfile.gettempdir(), os.environ.get('SET'))"
+    )
+    argv = [sys.executable, "train.py"]
+    made, words = started(argv, at, ENV)
+
+    assert (0, f"{at} None\n") == cold(argv, at, ENV)
+    assert (0, f"{at} None\n") == outcome(made.become(argv, words, env=ENV, cwd=str(at), group=None))
+
+
+def test_a_script_that_went_meanwhile_ends_it_as_it_would_a_cold_one(at: Path) -> None:
+    """With Python's own words and status."""
+    (at / "train.py").write_text("print(1)")
+    argv = [sys.executable, "train.py"]
+    made, words = started(argv, at, ENV)
+    (at / "train.py").unlink()
+
+    assert cold(argv, at, ENV) == outcome(made.become(argv, words, env=ENV, cwd=str(at), group=None))
+
+
 def test_one_that_is_dead_is_not_ready_and_cannot_be_told(at: Path) -> None:
     """Whoever wanted it hears so, and starts the command as ever."""
     made, words = started([sys.executable, "says.py"], at, ENV)

@@ -1135,6 +1135,30 @@ def test_a_look_at_a_few_reads_no_directory(
     assert [("ckpt_5.pt", "healthy")] == told(verifier)
 
 
+def test_what_was_there_before_the_start_holds_up_nobody(
+    verifier: Verifier, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An arrival is judged first, and between some of the others the directory's thread has time for a death or a stop."""
+    real = module.judge
+
+    def slow(*words: Any, **more: Any) -> Any:
+        clock.now += 0.3
+        return real(*words, **more)
+
+    for step in range(1, 8):
+        publish(tmp_path / f"ckpt_{step}.pt", lambda file: file.write(b"bytes"))
+    assert isinstance(verifier.judge_ladder(), LadderJudged)
+    publish(tmp_path / "ckpt_8.pt", lambda file: file.write(b"bytes"))
+    monkeypatch.setattr(module, "judge", slow)
+    slices, again = [], [0.0]
+    while again == [0.0]:
+        found, *again = verifier.look((), whole=not slices)
+        slices.append([e.rung.step for e in found if isinstance(e, SnapshotJudged)])
+
+    assert [[8, 1], [2, 3], [4, 5], [6]] == slices
+    assert [None] == again
+
+
 def test_a_name_is_new_once(
     verifier: Verifier, make_zip: MakeSnapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,6 +55,14 @@ LOOKING = [
         "A trainer that saves over its file for long would be killed for being silent.",
     ),
     Mutant(
+        "what was there before the start holds up a death",
+        "supervisor/adapters/verifier.py",
+        "and self._clock() > until):\n",
+        "and False):\n",
+        (f"{VERIFIER}::test_what_was_there_before_the_start_holds_up_nobody",),
+        "A trainer that dies beside a hundred large snapshots would be restarted a minute later.",
+    ),
+    Mutant(
         "a watch that had died is no reason to look at everything",
         "supervisor/directory_side.py",
         "self._doubts = self._watcher.check() or self._doubts",

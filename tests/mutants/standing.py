@@ -8,6 +8,14 @@ REAL = "tests/end_to_end/test_standby.py"
 
 STANDING = [
     Mutant(
+        "a module beside the script is run in advance",
+        "supervisor/adapters/standby_child.py",
+        "        modules = [] if shadows(sys.path[0]) else modules\n",
+        "",
+        (f"{CHILD}::test_a_module_beside_the_script_that_others_would_import_is_not_run",),
+        "A `profile.py` that the trainer never imports would run beside it.",
+    ),
+    Mutant(
         "one that waits with other variables is taken",
         "supervisor/standing_by.py",
         "if kind == self._kind and",
