@@ -28,9 +28,10 @@ from lastgood.publish import (
     remove,
     sweep,
     write_at_once,
+    write_bound_seal,
     write_durably,
 )
-from lastgood.seal import MAX_SEAL_BYTES, Seal, parse_seal
+from lastgood.seal import MAX_SEAL_BYTES, Identity, Seal, parse_seal, read_bound_seal
 from lastgood.verdict import Kind
 
 
@@ -449,3 +450,14 @@ def test_a_file_in_the_place_of_an_inner_folder_is_told(tmp_path: Path) -> None:
     (tmp_path / ".lastgood").touch()
     with pytest.raises(FileExistsError):
         make_inner_folder(str(tmp_path / ".lastgood" / "seals"))
+
+
+def test_a_seal_for_somebody_elses_snapshot_is_bound_to_what_was_hashed(tmp_path: Path) -> None:
+    """It says nothing of the next file of that name; and the folder that it goes into is made where there is none."""
+    path = tmp_path / "ckpt_1.pt"
+    path.write_bytes(b"bytes")
+    identity = Identity.of(path.stat())
+    write_bound_seal(path, hashlib.sha256(b"bytes").hexdigest(), identity)
+
+    assert Seal(hashlib.sha256(b"bytes").hexdigest()) == read_bound_seal(path, identity)
+    assert None is read_bound_seal(path, identity._replace(size=9))
