@@ -148,7 +148,7 @@ def _replaced(target: str, old_seal: bytes | None, name: str) -> tuple[str, ...]
 
     Bytes without a usable seal are read for it: a seal of other bytes beside them would condemn them.
     """
-    if not _is_there(target):
+    if not is_there(target):
         return ()
     seal = None if old_seal is None else parse_seal(old_seal, name)
     if isinstance(seal, Seal):
@@ -281,7 +281,7 @@ def sweep(folder: str | os.PathLike[str], left: Callable[[str, OSError], object]
         if final is None:
             continue
         try:
-            if not _is_there(os.path.join(base, final)):
+            if not is_there(os.path.join(base, final)):
                 remove_if_there(seal_path(os.path.join(base, final)))
             _remove_whole(os.path.join(base, name))
             gone.append(name)
@@ -307,7 +307,7 @@ def remove_if_there(path: str) -> None:
         pass  # already as wished
 
 
-def _is_there(path: str) -> bool:
+def is_there(path: str) -> bool:
     """Whether a name is taken. Raises OSError when that cannot be found out, which is not the same as no."""
     try:
         os.lstat(path)

@@ -92,23 +92,24 @@ def scan_named(
                 seal = _status_of(name + SEAL_SUFFIX, descriptor)
             except OSError:
                 return None
-            if status is None or not _may_count(directory, name, status, pattern):
+            if status is None:
                 continue
-            if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+            step = step_of(name)
+            if stat.S_ISDIR(status.st_mode) and pattern is None:
+                step = _step_of_folder(directory, name)
+            if stat.S_ISLNK(status.st_mode) or (step is not False and _counts_otherwise(status)):
                 return None
-            step, inode = step_of(name), 0 if seal is None else seal.st_ino
-            assert step is not False  # a file that may count is a candidate
-            found.append(Rung(directory, name, step, Identity.of(status), seal_inode=inode))
+            if step is not False and stat.S_ISREG(status.st_mode):
+                inode = 0 if seal is None else seal.st_ino
+                found.append(Rung(directory, name, step, Identity.of(status), seal_inode=inode))
     finally:
         os.close(descriptor)
     return choose.newest_first(found)
 
 
-def _may_count(directory: str, name: str, status: os.stat_result, pattern: str | None) -> bool:
-    if stat.S_ISDIR(status.st_mode) and pattern is None:
-        return _step_of_folder(directory, name) is not False
-    is_file_or_folder = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
-    return stat.S_ISLNK(status.st_mode) or (is_file_or_folder and naming.rule_for(pattern)(name) is not False)
+def _counts_otherwise(status: os.stat_result) -> bool:
+    """Whether a candidate is of several files, or has several names, under another of which it may count."""
+    return stat.S_ISDIR(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_nlink != 1)
 
 
 def _status_of(name: str, directory: int) -> os.stat_result | None:

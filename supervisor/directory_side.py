@@ -295,9 +295,10 @@ class DirectorySide:
         self._order(lambda: self._prune(rung) if heard == self._found else None)
 
     def _prune(self, rung: e.RungFact) -> None:
+        if rung.name in self._verifier.candidates.linked:
+            self._tell("snapshot.prune_failed", _fields(rung, reason="a link leads to it"))
+            return
         try:
-            if rung.name in self._verifier.candidates.linked:
-                raise OSError("a link leads to it")
             places.prune(self._directory, rung.name)
         except OSError as error:
             self._tell("snapshot.prune_failed", _fields(rung, reason=f"{error.strerror or error}"))

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 
 from lastgood.contract import SEAL_SUFFIX
 from lastgood.naming import any_name, partial_of
+from lastgood.publish import is_there
 from supervisor.proc import was_there
 
 _DOUBT_SECONDS = 2.0  # by which the clock of a file server may be behind ours
@@ -25,16 +26,8 @@ def partials(folder: str, names: Collection[str] | None = None) -> dict[str, boo
             names = [entry.name for entry in entries if entry.name.startswith(".")]
         found = [os.path.join(folder, name) for name in names if partial_of(name) is not None]
     else:
-        found = [path for path in (os.path.join(folder, name) for name in names) if _is_there(path)]
+        found = [path for path in (os.path.join(folder, name) for name in names) if is_there(path)]
     return {os.path.basename(path): _is_abandoned(path) for path in found}
-
-
-def _is_there(path: str) -> bool:
-    try:
-        os.lstat(path)
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def temporary(folder: str) -> int:

@@ -70,8 +70,9 @@ def wait(channel: socket.socket, modules: Sequence[str]) -> dict[str, Any]:
                 raise
     for name in set(os.environb) - given:
         del os.environb[name]  # what an import has set, it would not have before the command's first line
-    if "tempfile" in sys.modules:
-        setattr(sys.modules["tempfile"], "tempdir", None)  # noqa: B010 - the command may set TMPDIR before it asks
+    tempfile: Any = sys.modules.get("tempfile")
+    if tempfile is not None:
+        tempfile.tempdir = None  # the command may set TMPDIR before it asks
     channel.sendall(READY)
     told = b""
     while not told.endswith(b"\n") and len(told) < _LINE_BYTES_MAX:

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 
-import supervisor.runtime  # noqa: F401 - what all this is about, loaded so that it is known whose it is
 from tests.bench import Bench
 
 HEAVY = {

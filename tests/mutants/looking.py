@@ -81,8 +81,8 @@ LOOKING = [
     Mutant(
         "what a link leads to is pruned",
         "supervisor/directory_side.py",
-        "if rung.name in self._verifier.candidates.linked:\n",
-        "if False:\n",
+        "        if rung.name in self._verifier.candidates.linked:\n",
+        "        if False:\n",
         ("tests/supervisor/test_directory_side.py::test_what_a_link_leads_to_by_now_is_not_removed",),
         "A link to the best snapshot would lead to nothing.",
     ),

@@ -213,7 +213,7 @@ REMOVING = [
     Mutant(
         "sweep takes the seal of what is there",
         "lastgood/publish.py",
-        "            if not _is_there(os.path.join(base, final)):\n",
+        "            if not is_there(os.path.join(base, final)):\n",
         "            if True:\n",
         (f"{PUBLISH}::test_a_sweep_leaves_snapshots_and_other_peoples_files_alone",),
         "A partial left by a failed overwrite would cost the old snapshot its seal.",

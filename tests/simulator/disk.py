@@ -227,8 +227,7 @@ class Disk:
         self._world.point("list")
         self.check()
         names = [*self.files, *(f"{name}.sha256" for name, file in self.files.items() if file.seal is not None)]
-        no = lambda **_: False  # noqa: E731 - neither a folder nor a link
-        return [SimpleNamespace(name=name, is_dir=no, is_symlink=no) for name in names]
+        return [SimpleNamespace(name=name, is_dir=_no, is_symlink=_no) for name in names]
 
     @staticmethod
     def _rung(directory: str, file: File) -> Rung:
@@ -467,6 +466,11 @@ class Disk:
             if path.removeprefix(f"{SEALS_DIR}/").removesuffix(".json") not in self.files:
                 del self.texts[path]
         return []
+
+
+def _no(**_: bool) -> bool:
+    """What each file answers to whether it is a folder, or a link."""
+    return False
 
 
 class Ledger:
