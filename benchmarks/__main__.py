@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks import machine, report
 from benchmarks.figures import Verdict
-from benchmarks.harness import Measured, Scale, measure
+from benchmarks.harness import Measured, Scale, groups, measure
 from benchmarks.rows import ROWS
 
 ROOT = Path(__file__).parents[1]
@@ -48,16 +48,18 @@ def run(asked: argparse.Namespace) -> list[Measured]:
     large_bytes = int(asked.size * 1e9)
     machine.check(asked.dir, large_bytes)
     results = []
-    for row in ROWS:
-        if asked.row and row.name not in asked.row:
-            continue
-        print(f"measuring {row.name} ...", file=sys.stderr, flush=True)
+    for rows in groups(row for row in ROWS if not asked.row or row.name in asked.row):
+        names = ", ".join(row.name for row in rows)
+        print(f"{time.strftime('%H:%M:%S')} measuring {names} ...", file=sys.stderr, flush=True)
         try:
-            with tempfile.TemporaryDirectory(prefix=f"{row.name}-", dir=asked.dir) as folder:
+            with tempfile.TemporaryDirectory(prefix=f"{rows[0].name}-", dir=asked.dir) as folder:
                 scale = Scale(Path(folder), large_bytes, asked.snapshots, asked.pairs, asked.seconds)
-                results.append(measure(row, scale))
+                measured, left_out = measure(rows, scale)
         except machine.UnfitError as error:
-            print(f"{row.name} is left out: {error}", file=sys.stderr)
+            measured, left_out = [], {row.name: str(error) for row in rows}
+        results += measured
+        for name, reason in left_out.items():
+            print(f"{name} is left out: {reason}", file=sys.stderr)
     return results
 
 

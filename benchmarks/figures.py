@@ -82,7 +82,8 @@ def spread(values: Sequence[float]) -> float:
     return (third - first) / middle
 
 
-def turns(pairs: int) -> Iterator[bool]:
-    """Whether ours goes first, pair by pair: each side does so as often as the other."""
-    for pair in range(pairs):
-        yield pair % 2 == 0
+def turns(names: Sequence[str], rounds: int) -> Iterator[tuple[str, ...]]:
+    """In which order they go, round by round: each goes first as often as the others, and after each other one."""
+    for number in range(rounds):
+        first = number % len(names)
+        yield (*names[first:], *names[:first])

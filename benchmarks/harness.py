@@ -1,7 +1,7 @@
 """Measures a row: what it is made of, in which order its sides run, and what is kept of that."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -33,13 +33,29 @@ class Scale:
     seconds: float = 10.0
 
 
+OURS, THEIRS = "ours", "theirs"
+
+
 @dataclass
 class Sides:
-    """The two sides of a row; without `theirs` it is absolute. `beside` collects what is shown next to it, by name."""
+    """The two sides of a row; without `theirs` it is absolute. Rows that are prepared alike are measured at once, each with sides
+    of `more`, by name; `unfit` tells why one of those is not there. `beside` collects what is shown next to the first row, by
+    name.
+    """
 
     ours: Side
     theirs: Side | None = None
     beside: dict[str, list[float]] = field(default_factory=dict)
+    more: dict[str, Side] = field(default_factory=dict)
+    unfit: dict[str, str] = field(default_factory=dict)
+
+    def named(self) -> dict[str, Side]:
+        """All of them."""
+        pair = {OURS: self.ours} | ({} if self.theirs is None else {THEIRS: self.theirs})
+        return pair | self.more
+
+
+Prepare = Callable[[Scale], AbstractContextManager[Sides]]
 
 
 @dataclass(frozen=True)
@@ -48,21 +64,29 @@ class Row:
 
     `share` of the values must lie within it: a half, for their median, or nearly all. With `reaches` it is enough that the
     interval reaches it. With `twice` each turn does the work two times and the second counts: the first pays for what the
-    other side left behind, in the memory and on the disk. With `cold` there is no warm-up, for each turn is a new process.
-    `prepare` makes the sides ready in a folder of the scale's, for as long as they are needed.
+    other side left behind, in the memory and on the disk. With `cold` there is no warm-up. `prepare` makes the sides ready in a
+    folder of the scale's, for as long as they are needed, and `ours` and `theirs` are their names; of rows that are prepared
+    alike the first says `pairs`, `twice` and `cold` for all.
     """
 
     name: str
     what: str
     against: str | None
     at_most: float | None
-    prepare: Callable[[Scale], AbstractContextManager[Sides]]
+    prepare: Prepare
     pairs: int = 15
     reaches: bool = False
     twice: bool = False
     cold: bool = False
     absolute: str = "ms"
     share: float = 0.5
+    ours: str = OURS
+    theirs: str = THEIRS
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """The names of those that it is made of."""
+        return (self.ours,) if self.against is None else (self.ours, self.theirs)
 
     @property
     def unit(self) -> str:
@@ -116,24 +140,44 @@ def _turn(row: Row, side: Side) -> float:
     return side()
 
 
-def measure(row: Row, scale: Scale) -> Measured:
-    """Warm both sides up once, unless they are to be cold, then run the pairs."""
-    ours: list[float] = []
-    theirs: list[float] = []
+def groups(rows: Iterable[Row]) -> list[list[Row]]:
+    """Rows that are prepared alike, which are measured at once."""
+    found: dict[Prepare, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.prepare, []).append(row)
+    return list(found.values())
+
+
+def measure(rows: Sequence[Row], scale: Scale) -> tuple[list[Measured], dict[str, str]]:
+    """Warm every side of rows that are prepared alike up once, unless they are to be cold; then run them in turn, as many rounds
+    as the first row says. Returns also which rows are left out, and why. Raises UnfitError.
+    """
     before = os.getloadavg()[0]
-    with row.prepare(scale) as sides:
-        for side in (sides.ours, sides.theirs):
-            if side is not None and not row.cold:
+    with rows[0].prepare(scale) as sides:
+        left_out = {row.name: sides.unfit[name] for row in rows for name in row.sides if name in sides.unfit}
+        rows = [row for row in rows if row.name not in left_out]
+        if not rows:
+            return [], left_out
+        first = rows[0]
+        used = {name: side for name, side in sides.named().items() if any(name in row.sides for row in rows)}
+        if not first.cold:
+            for side in used.values():
                 side()
-        for values in sides.beside.values():
-            values.clear()
-        for ours_first in turns(scale.pairs or row.pairs):
-            if sides.theirs is not None and not ours_first:
-                theirs.append(_turn(row, sides.theirs))
-            ours.append(_turn(row, sides.ours))
-            if sides.theirs is not None and ours_first:
-                theirs.append(_turn(row, sides.theirs))
+        for told in sides.beside.values():
+            told.clear()
+        values: dict[str, list[float]] = {name: [] for name in used}
+        for order in turns(list(used), scale.pairs or first.pairs):
+            for name in order:
+                values[name].append(_turn(first, used[name]))
+    load = (before, os.getloadavg()[0])
+    return [_measured(row, values, sides.beside if row is first else {}, load) for row in rows], left_out
+
+
+def _measured(
+    row: Row, values: Mapping[str, list[float]], beside: Mapping[str, list[float]], load: tuple[float, float]
+) -> Measured:
     factor = FACTORS[row.unit]
-    values = [a / b for a, b in zip(ours, theirs, strict=True)] if theirs else [factor * one for one in ours]
-    beside = {name: Figure.of([factor * one for one in them]) for name, them in sides.beside.items() if them}
-    return Measured(row, Figure.of(values, row.share), ours, theirs, beside, (before, os.getloadavg()[0]))
+    ours, theirs = values[row.ours], [] if row.against is None else values[row.theirs]
+    figures = [a / b for a, b in zip(ours, theirs, strict=True)] if theirs else [factor * one for one in ours]
+    shown = {name: Figure.of([factor * one for one in them]) for name, them in beside.items() if them}
+    return Measured(row, Figure.of(figures, row.share), ours, theirs, shown, load)

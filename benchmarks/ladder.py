@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 
 def write_small(folder: Path, count: int) -> None:
     """Small sealed archives; not synced, for nobody needs them tomorrow."""
-    folder.mkdir()
+    folder.mkdir(parents=True)
     for step in range(count):
         path = folder / snapshot_name(step)
         write_archive(path, step)

@@ -1,21 +1,21 @@
 """Sides of the rows about restarts: the bundled trainer is killed, and whoever looks after it has it do a step again.
 
-Every turn is a run of its own: started, killed with SIGKILL once it has saved, and ended when it has done its first resumed step.
+A turn kills the trainer with SIGKILL once it has saved, and is over when it has done its first resumed step.
 """
 
 import contextlib
 import json
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
 import time
 import venv
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -25,6 +25,7 @@ from benchmarks.supervised import PATIENCE_SECONDS, ROOT
 
 TEXT = "for index, value in enumerate(values):\n    total += value * weights[index % 7]\n"
 LOOK_SECONDS = 0.01
+TAIL_BYTES = 4096
 SUPERVISOR = "supervisor==4.3.0"
 QUIET_SECONDS = 0.2  # after the last thing that is waited for: what a start entails is over
 
@@ -93,9 +94,21 @@ def by_supervisord(environment: Path) -> Words:
     return words
 
 
-def told(folder: Path) -> list[dict[str, float]]:
-    """Every step that was told, in order."""
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_bytes().split(b"\n")[:-1]]
+def last(folder: Path) -> dict[str, float]:
+    """The last step that was told, and by which incarnation; that is 0 before the first."""
+    try:
+        with (folder / "metrics.jsonl").open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
+            lines = file.read().split(b"\n")[:-1]
+    except FileNotFoundError:
+        lines = []
+    return dict(json.loads(lines[-1])) if lines else {"incarnation": 0, "step": 0}
+
+
+def first_of(folder: Path, incarnation: float) -> dict[str, float]:
+    """The first step that an incarnation told."""
+    with (folder / "metrics.jsonl").open("rb") as file:
+        return next(line for line in map(json.loads, file) if line["incarnation"] == incarnation)
 
 
 def until(condition: Callable[[], object], what: str) -> None:
@@ -107,49 +120,77 @@ def until(condition: Callable[[], object], what: str) -> None:
         time.sleep(LOOK_SECONDS)
 
 
-def trainer_of(process: "subprocess.Popen[bytes]") -> int:
-    """The process that trains: the only one below that has no child, but for one that waits to become it."""
-    below = psutil.Process(process.pid).children(recursive=True)
-    [found] = [one.pid for one in below if not one.children() and "standby_child" not in " ".join(one.cmdline())]
-    return found
+class Life:
+    """A run and whoever looks after it, which a turn kills once. Between turns its trainer stands still, for the others' sake."""
 
+    def __init__(self, folder: Path, words: Words, supervised: bool, standby: bool) -> None:
+        self._folder = folder
+        self._words = words
+        self._is_ours = supervised
+        self._standby = standby
+        self._process: subprocess.Popen[bytes] | None = None
+        self._still: int | None = None
 
-def is_ready(folder: Path, standby: bool) -> bool:
-    """Whether there is a snapshot to resume from, and a process that waits where there is to be one."""
-    if not list(folder.glob("ckpt_*.pt.sha256")):
-        return False
-    if not standby:
-        return True
-    try:
-        found = json.loads((folder / ".lastgood/status.json").read_bytes())["standby"]
-    except (OSError, ValueError):
-        return False
-    return found is not None and found["ready"]
-
-
-def restart(folder: Path, words: Words, standby: bool = False) -> float:
-    """Seconds from the kill to the end of the first step that was resumed."""
-    folder.mkdir()
-    with (folder.parent / "log.txt").open("wb") as log:
-        process = subprocess.Popen(words(folder), cwd=ROOT, stdout=log, stderr=log)
-    try:
-        until(lambda: is_ready(folder, standby), f"a snapshot in {folder}")
+    def restart(self) -> float:
+        """Seconds from the kill to the end of the first step that was resumed."""
+        folder = self._folder
+        self._go_on()
+        until(self._is_ready, f"a snapshot in {folder}, and whoever is to be ready")
         time.sleep(QUIET_SECONDS)
-        pid, before = trainer_of(process), told(folder)[-1]["incarnation"]
+        before = last(folder)["incarnation"]
         killed = time.time()
-        os.kill(pid, signal.SIGKILL)
-        until(lambda: told(folder)[-1]["incarnation"] != before, "a step after the kill")
-        first = next(line for line in told(folder) if line["incarnation"] != before)
+        os.kill(self._trainer(), signal.SIGKILL)
+        until(lambda: last(folder)["incarnation"] != before, "a step after the kill")
+        first = first_of(folder, last(folder)["incarnation"])
         assert first["step"] > 1, "it has not resumed"
+        until(lambda: self._trainer(), "the trainer that has told it")
+        self._still = self._trainer()
+        os.kill(self._still, signal.SIGSTOP)
         return first["time"] - killed
-    finally:
-        started = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+
+    def _go_on(self) -> None:
+        """Let it train; the first time it is started."""
+        if self._process is None:
+            self._folder.mkdir()
+            with self._folder.with_suffix(".log").open("wb") as log:
+                self._process = subprocess.Popen(self._words(self._folder), cwd=ROOT, stdout=log, stderr=log)
+        elif self._still is not None:
+            os.kill(self._still, signal.SIGCONT)
+
+    def _status(self) -> dict[str, Any]:
+        try:
+            return dict(json.loads((self._folder / ".lastgood/status.json").read_bytes()))
+        except (OSError, ValueError):
+            return {}
+
+    def _is_ready(self) -> bool:
+        """Whether there is a snapshot to resume from, and a process that waits where there is to be one."""
+        if not list(self._folder.glob("ckpt_*.pt.sha256")) or not self._trainer():
+            return False
+        found = self._status().get("standby") if self._standby else None
+        return not self._standby or (found is not None and found["ready"] and found["pid"] != self._trainer())
+
+    def _trainer(self) -> int:
+        """The process that trains; 0 while that cannot be told."""
+        if self._is_ours:
+            status = self._status()
+            is_new = status.get("incarnation") == last(self._folder)["incarnation"]
+            return int(status.get("trainer_pid") or 0) if is_new else 0
+        assert self._process is not None
+        below = psutil.Process(self._process.pid).children(recursive=True)
+        leaves = [one.pid for one in below if not one.children()]
+        return leaves[0] if len(leaves) == 1 else 0
+
+    def close(self) -> None:
+        """End it, and all that it has started."""
+        if self._process is None:
+            return
+        started = [psutil.Process(self._process.pid), *psutil.Process(self._process.pid).children(recursive=True)]
         for one in started:
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.kill()
-        process.wait()
+        self._process.wait()
         psutil.wait_procs(started, PATIENCE_SECONDS)
-        shutil.rmtree(folder)
 
 
 def installed(package: str, environment: Path) -> Path:
@@ -166,30 +207,21 @@ def installed(package: str, environment: Path) -> Path:
 
 
 @contextmanager
-def _restarting(scale: Scale, standby: bool, theirs: Words) -> Iterator[Sides]:
+def restarting(scale: Scale) -> Iterator[Sides]:
+    """With a standby and without, against `torchrun --max-restarts`, a shell loop and `supervisord`."""
     from trainer import data
 
     data.publish(str(scale.folder / "text"), TEXT * 2000, "a few words")
-    folder, ours = scale.folder / "run", by_lastgood("on" if standby else "off")
-    yield Sides(lambda: restart(folder, ours, standby), lambda: restart(folder, theirs))
-
-
-def against_torchrun(scale: Scale) -> AbstractContextManager[Sides]:
-    """With a standby, against `torchrun --max-restarts`."""
-    return _restarting(scale, True, by_torchrun)
-
-
-def against_shell(scale: Scale) -> AbstractContextManager[Sides]:
-    """With a standby, against a shell loop."""
-    return _restarting(scale, True, by_shell)
-
-
-def against_supervisord(scale: Scale) -> AbstractContextManager[Sides]:
-    """With a standby, against `supervisord`."""
-    environment = installed(SUPERVISOR, ROOT / "out" / "peers" / "supervisord")
-    return _restarting(scale, True, by_supervisord(environment))
-
-
-def cold(scale: Scale) -> AbstractContextManager[Sides]:
-    """Without a standby, against a shell loop."""
-    return _restarting(scale, False, by_shell)
+    ways: dict[str, Words] = {"cold": by_lastgood("off"), "torchrun": by_torchrun, "shell": by_shell}
+    unfit = {}
+    try:
+        ways["supervisord"] = by_supervisord(installed(SUPERVISOR, ROOT / "out" / "peers" / "supervisord"))
+    except UnfitError as error:
+        unfit["supervisord"] = str(error)
+    ours = Life(scale.folder / "standby", by_lastgood("on"), True, True)
+    others = {name: Life(scale.folder / name, words, name == "cold", False) for name, words in ways.items()}
+    try:
+        yield Sides(ours.restart, more={name: one.restart for name, one in others.items()}, unfit=unfit)
+    finally:
+        for one in (ours, *others.values()):
+            one.close()

@@ -1,12 +1,14 @@
 """Sides of the rows about saving: a model with its optimizer, as large as asked for, on a real disk."""
 
+import itertools
 import os
 import shutil
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +32,6 @@ def model_and_optimizer(size: int) -> tuple[Any, Any]:
         moments = {"exp_avg": torch.randn(each), "exp_avg_sq": torch.rand(each)}
         optimizer.state[parameter] = {"step": torch.tensor(1.0), **moments}
     return model, optimizer
-
-
-Peer = Callable[[Any, Any, Path], float]
-"""Saves a model and an optimizer in a folder once, and returns for how many seconds its caller stood still."""
 
 
 def _written_and_synced(path: Path, write: Callable[[], object]) -> float:
@@ -82,33 +80,43 @@ def dcp_async_save(model: Any, optimizer: Any, folder: Path) -> float:
     started = time.perf_counter()
     with warnings.catch_warnings(action="ignore"):  # that nothing is distributed
         saving = async_save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, checkpoint_id=path)
-    seconds = time.perf_counter() - started
-    saving.result()
+        seconds = time.perf_counter() - started
+        saving.result()
     shutil.rmtree(path)
     return seconds
 
 
 @contextmanager
-def _saving(scale: Scale, blocking: bool, peer: Peer) -> Iterator[Sides]:
+def saving(scale: Scale) -> Iterator[Sides]:
+    """Saves that are waited for, without the reading back and pruning that follow in the background; and the time that a
+    non-blocking save keeps its caller, when the one before is over, as in training it is. Against what others do.
+    """
     model, optimizer = model_and_optimizer(scale.large_bytes)
     slowdown: list[float] = []
-    step = 0
+    steps = itertools.count(1)
     with CheckpointManager(scale.folder, max_to_keep=2) as manager:
 
-        def ours() -> float:
-            nonlocal step
-            step += 1
-            idle = [] if blocking else [one_step() for _ in range(IDLE_STEPS)]
+        def save(blocking: bool) -> float:
             started = time.perf_counter()
-            manager.save(step, model, optimizer, blocking=blocking)
-            seconds = time.perf_counter() - started
-            if not blocking:
-                slowdown.append(Figure.of(list(steps_meanwhile())).value / Figure.of(idle).value)
+            manager.save(next(steps), model, optimizer, blocking=blocking)
+            return time.perf_counter() - started
+
+        def waited_for() -> float:
+            seconds = save(True)
             manager.wait()
             return seconds
 
-        shown = {} if blocking else {"a training step while it is written, x one without": slowdown}
-        yield Sides(ours, lambda: peer(model, optimizer, scale.folder), shown)
+        def behind() -> float:
+            idle = [one_step() for _ in range(IDLE_STEPS)]
+            seconds = save(False)
+            slowdown.append(Figure.of(list(steps_meanwhile())).value / Figure.of(idle).value)
+            manager.wait()
+            return seconds
+
+        peers = {"torch": torch_save_and_fsync, "safetensors": safetensors_and_fsync, "dcp": dcp_async_save}
+        others = {name: partial(peer, model, optimizer, scale.folder) for name, peer in peers.items()}
+        shown = {"a training step while a non-blocking save is written, x one without": slowdown}
+        yield Sides(waited_for, beside=shown, more={"behind": behind} | others)
 
 
 def one_step() -> float:
@@ -127,23 +135,3 @@ def steps_meanwhile() -> Iterator[float]:
     yield one_step()
     while any(thread.name == "lastgood-save" for thread in threading.enumerate()):
         yield one_step()
-
-
-def saving_blocking(scale: Scale) -> AbstractContextManager[Sides]:
-    """Saves that are waited for; the reading back and pruning that follow in the background are not counted."""
-    return _saving(scale, True, torch_save_and_fsync)
-
-
-def saving_beside_safetensors(scale: Scale) -> AbstractContextManager[Sides]:
-    """The same."""
-    return _saving(scale, True, safetensors_and_fsync)
-
-
-def saving_behind(scale: Scale) -> AbstractContextManager[Sides]:
-    """The time that a non-blocking save keeps its caller; the one before is over, as in training it is."""
-    return _saving(scale, False, torch_save_and_fsync)
-
-
-def saving_behind_beside_dcp(scale: Scale) -> AbstractContextManager[Sides]:
-    """The same."""
-    return _saving(scale, False, dcp_async_save)

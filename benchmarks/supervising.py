@@ -6,13 +6,13 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-from benchmarks.flood import peak_bytes
 from benchmarks.harness import Scale, Sides
-from benchmarks.ladder import write_archive, write_small
+from benchmarks.ladder import write_archive
 from benchmarks.supervised import ROOT, Supervised, supervised
 from benchmarks.verifying import write_large
 from lastgood.hashing import file_sha256
@@ -24,7 +24,6 @@ IDLE = ("sleep", "86400")  # as small as a trainer can be
 TRAINING = (sys.executable, str(ROOT / "tests/small_trainer.py"))
 QUIET_SECONDS = 0.05  # until what a start or an arrival entails is over, as on a day of training
 APART_SECONDS = 0.3  # of two arrivals: nobody publishes ten a second
-AT_ONCE = 500  # of very many snapshots, so that this ends today
 VERIFIED = 10  # snapshots of which one is chosen
 FLOOD_BYTES = 200_000_000
 FLAT_BYTES = 16 << 20  # by which a supervisor may grow while it drains any amount
@@ -129,57 +128,34 @@ def arrival(scale: Scale) -> Iterator[Sides]:
         yield Sides(ours)
 
 
-@contextmanager
-def _spending(scale: Scale, command: tuple[str, ...]) -> Iterator[Sides]:
-    with supervised(scale.folder / "run", *command) as one:
-        one.next("TrainerSpawned")
-        time.sleep(1.0)
-
-        yield Sides(lambda: share(one, scale.seconds))
-
-
-def share(one: Supervised, seconds: float) -> float:
-    """The share of a core that a supervisor takes for so long."""
-    before, begun = one.cpu_seconds(), time.monotonic()
+def shares_in(ones: Sequence[Supervised], seconds: float) -> list[float]:
+    """The share of a core that each of them takes for so long, all at once."""
+    before, begun = [one.cpu_seconds() for one in ones], time.monotonic()
     time.sleep(seconds)
-    return (one.cpu_seconds() - before) / (time.monotonic() - begun)
-
-
-def spending(scale: Scale) -> AbstractContextManager[Sides]:
-    """The share of a core that it takes while a trainer prints ten steps a second and saves a small file every two seconds."""
-    options = ("--pause=0.1", "--every=20", "--steps=1000000")
-    return _spending(scale, (*TRAINING, str(scale.folder / "run"), *options))
-
-
-def spending_idle(scale: Scale) -> AbstractContextManager[Sides]:
-    """The same while a trainer says and saves nothing."""
-    return _spending(scale, IDLE)
+    passed = time.monotonic() - begun
+    return [(one.cpu_seconds() - first) / passed for one, first in zip(ones, before, strict=True)]
 
 
 @contextmanager
-def memory(scale: Scale) -> Iterator[Sides]:
-    """The peak of a supervisor in whose life very many small snapshots have come and been judged, and none has gone."""
-    ready = scale.folder / "ready"
-    write_small(ready, scale.small_snapshots)
-    names = [snapshot_name(step) for step in range(scale.small_snapshots)]
+def spending(scale: Scale) -> Iterator[Sides]:
+    """The share of a core that it takes while a trainer prints ten steps a second and saves a small file every two seconds; and
+    that of another, in the same time, whose trainer says and saves nothing.
+    """
+    folder = scale.folder / "busy"
+    busy = (*TRAINING, str(folder), "--pause=0.1", "--every=20", "--steps=1000000")
+    with supervised(folder, *busy) as one, supervised(scale.folder / "idle", *IDLE) as other:
+        for each in (one, other):
+            each.next("TrainerSpawned")
+        time.sleep(1.0)
+        shares: tuple[list[float], list[float]] = ([], [])
 
-    def ours() -> float:
-        folder = scale.folder / "run"
-        with supervised(folder, *IDLE, resume="env") as one:
-            one.next("TrainerSpawned")
-            for first in range(0, len(names), AT_ONCE):
-                come = names[first : first + AT_ONCE]
-                for name in come:
-                    os.link(seal_path(ready / name), seal_path(folder / name))
-                    os.link(ready / name, folder / name)
-                for _ in come:
-                    one.next("SnapshotJudged")
-            time.sleep(QUIET_SECONDS)
-            peak = peak_bytes(one.process.pid)
-        shutil.rmtree(folder)
-        return float(peak)
+        def next_of(mine: list[float]) -> float:
+            if not mine:
+                for each, share in zip(shares, shares_in((one, other), scale.seconds), strict=True):
+                    each.append(share)
+            return mine.pop()
 
-    yield Sides(ours)
+        yield Sides(partial(next_of, shares[0]), more={"idle": partial(next_of, shares[1])})
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from lastgood import contract, keep, naming
 from lastgood.choose import choose, newest_first
 from lastgood.files import verify_open
 from lastgood.ledger import Ledger
+from lastgood.loading import load_open
 from lastgood.lock import WriterLock
 from lastgood.notes import NotedSave, note_fallback
 from lastgood.payload import plain_state_dict, refuse_what_would_not_load, restore, telling_line
@@ -55,8 +56,6 @@ def load_verified(path: str | os.PathLike[str], map_location: Any = "cpu") -> An
 
     Nothing in it is executed: `weights_only=True`. What was salvaged is loaded too, though nobody would choose it.
     """
-    import torch
-
     if os.path.isdir(path):
         raise RuntimeError(f"{os.fspath(path)} is a folder, which torch.load cannot load; what wrote it can")
     with open(path, "rb") as file:
@@ -64,9 +63,8 @@ def load_verified(path: str | os.PathLike[str], map_location: Any = "cpu") -> An
         salvaged = verdict.kind is Kind.INCOMPLETE and verdict.sha256 is not None  # its bytes are good
         if not verdict.usable and not salvaged:
             raise RuntimeError(f"{os.fspath(path)} is {verdict.kind}: {verdict.reason}")
-        file.seek(0)
         try:
-            return torch.load(file, map_location=map_location, weights_only=True)
+            return load_open(file, map_location)
         except OSError:
             raise
         except Exception as error:  # noqa: BLE001 - torch raises whatever its reader of pickles and archives comes upon

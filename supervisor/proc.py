@@ -99,10 +99,18 @@ def was_there(pid: int, at: float) -> bool:
     return time.time() - age <= at
 
 
-def holds_variable(pid: int, name: str, value: str) -> bool:
-    """Whether the process was started with exactly `name=value` in its environment; unreadable counts as no."""
+def holds_variable(pid: int, name: str, value: str) -> bool | None:
+    """Whether the process was started with exactly `name=value` in its environment; unreadable counts as no.
+
+    None for one that is just about to run another program: for a millisecond or two the kernel shows nothing of it.
+    """
     entry = b"\0%b=%b\0" % (os.fsencode(name), os.fsencode(value))
-    return entry in b"\0%b\0" % _read(f"/proc/{pid}/environ")
+    content = _read(f"/proc/{pid}/environ")
+    if not content and _read(f"/proc/{pid}/cmdline"):
+        content = _read(f"/proc/{pid}/environ")  # it is done, or there is none
+    elif not content and program_of(pid):
+        return None
+    return entry in b"\0%b\0" % content
 
 
 def memory_of(pid: int) -> int:

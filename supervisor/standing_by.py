@@ -59,6 +59,10 @@ def _available_bytes() -> int:
     return available if left is None else min(available, left)
 
 
+def _too_little(wanted: int) -> str:
+    return f"less than {wanted >> 20:,} MiB of memory is left"
+
+
 def _spawned(cwd: str, env: Mapping[str, str], argv: list[str], keep: tuple[int, ...]) -> Child:
     return Child.spawn(argv, cwd=cwd, env=env, keep=keep)
 
@@ -72,6 +76,8 @@ class StandingBy:
         self._kind: Kind | None = None
         self._look_at = 0.0
         self._retry_seconds = RETRY_SECONDS_MIN
+        self.missing: str | None = None
+        """Why there is none, where one is wanted and it is time for it."""
         self.lost: Callable[[], None] = _nobody_minds
         """Called when one that waited is found dead: what killed it may have been meant for nobody else."""
 
@@ -90,23 +96,28 @@ class StandingBy:
         self._look_at = now + LOOK_SECONDS
         self._bury()
         if self._waiting is None:
-            if _available_bytes() >= ENOUGH_BYTES:
-                self._start(*command(), cwd)
+            is_enough = _available_bytes() >= ENOUGH_BYTES
+            self.missing = self._start(*command(), cwd) if is_enough else _too_little(ENOUGH_BYTES)
         elif not self._waiting.is_alive():
-            self.end()
+            why = f"the last one ended: {self._waiting.last_words()}; another is started {self._retry_seconds:.0f} s later"
+            self.end(why)
             self._look_at = now + self._retry_seconds
             self._retry_seconds = min(2 * self._retry_seconds, RETRY_SECONDS_MAX)
-        elif _available_bytes() < SHORT_BYTES or kind_of(*command(), cwd)[:1] != (self._kind,):
+        elif _available_bytes() < SHORT_BYTES:
+            self.end(_too_little(SHORT_BYTES))
+        elif kind_of(*command(), cwd)[:1] != (self._kind,):
             self.end()
 
-    def _start(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> None:
+    def _start(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> str | None:
+        """Try; returns why it was in vain."""
         self._kind, words = kind_of(argv, env, cwd)
         if self._kind is None:
-            return
+            return f"{argv[0]!r}, with these flags, is no Python command that can be started in advance"
         try:
             self._waiting = Standby(partial(_spawned, cwd, env), self._kind.interpreter, words)
-        except OSError:
-            pass  # tried again at the next look
+        except OSError as error:
+            return f"it cannot be started: {error.strerror or error}"  # tried again at the next look
+        return None
 
     def take(self, argv: Sequence[str], env: Mapping[str, str], cwd: str, group: str | None) -> Child | None:
         """Have it become this command; None when there is none that is ready and of the right kind."""
@@ -138,8 +149,9 @@ class StandingBy:
         ready = self._waiting.is_ready()
         return {"pid": self._waiting.pid, "ready": ready, "memory_bytes": self._waiting.memory_bytes}
 
-    def end(self) -> None:
+    def end(self, why: str | None = None) -> None:
         """Have none. One that storage holds ends when it can, and nobody waits for that."""
+        self.missing = why
         waiting = self._waiting
         if waiting is not None:
             if not waiting.is_alive():

@@ -194,6 +194,7 @@ class TrainerSide:
             "trainer_pid": None if leader is None else leader.pid,
             "trainer_start_ticks": None if leader is None else leader.start_ticks,
             "standby": self._standby.told(),
+            "standby_missing": self._standby.missing,
         }
 
     def _next_command(self) -> tuple[list[str], dict[str, str]]:

@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks import machine
 from benchmarks.figures import Figure, Verdict, interval, spread, turns
-from benchmarks.harness import Row, Scale, Sides, measure
+from benchmarks.harness import Measured, Row, Scale, Sides, groups, measure
 from benchmarks.report import table
 from benchmarks.rows import ROWS
 from tests.crash.conftest import give_up
@@ -95,7 +95,8 @@ def test_spread_is_that_of_the_middle_half() -> None:
 
 def test_each_side_goes_first_as_often() -> None:
     """What the second place costs or saves meets both."""
-    assert [True, False, True, False] == list(turns(4))
+    assert [("a", "b"), ("b", "a"), ("a", "b"), ("b", "a")] == list(turns(["a", "b"], 4))
+    assert [("a", "b", "c"), ("b", "c", "a"), ("c", "a", "b")] == list(turns(["a", "b", "c"], 3))
 
 
 def made(sides: Callable[[], Sides], against: str | None = "theirs", pairs: int = 4) -> Row:
@@ -111,6 +112,12 @@ def made(sides: Callable[[], Sides], against: str | None = "theirs", pairs: int 
 SCALE = Scale(Path("/nowhere"), 0, 0)
 
 
+def only(row: Row, scale: Scale) -> Measured:
+    """What comes of one row alone."""
+    [measured], _ = measure([row], scale)
+    return measured
+
+
 def test_pairs_are_interleaved_after_a_warm_up_and_compared_pair_by_pair() -> None:
     """The first of each side is not counted, the sides take turns, and slow times meet both, so that their ratio stays."""
     order = []
@@ -124,7 +131,7 @@ def test_pairs_are_interleaved_after_a_warm_up_and_compared_pair_by_pair() -> No
 
         return run
 
-    measured = measure(made(lambda: Sides(side("ours", 3), side("theirs", 4))), SCALE)
+    measured = only(made(lambda: Sides(side("ours", 3), side("theirs", 4))), SCALE)
 
     assert ["ours", "theirs"] + ["ours", "theirs", "theirs", "ours"] * 2 == order
     assert ([6, 9, 12, 15], [8, 12, 16, 20]) == (measured.ours, measured.theirs)
@@ -136,15 +143,15 @@ def test_a_turn_that_is_done_twice_counts_once() -> None:
     numbers = itertools.count(0)
     row = dataclasses.replace(made(lambda: Sides(lambda: float(next(numbers))), None, 6), twice=True)
 
-    assert [2, 4, 6, 8, 10, 12] == measure(row, SCALE).ours
+    assert [2, 4, 6, 8, 10, 12] == only(row, SCALE).ours
 
 
 def test_a_row_without_another_side_is_in_milliseconds() -> None:
     """An absolute target is compared with what it took."""
-    measured = measure(made(lambda: Sides(lambda: 0.0005), None, 6), SCALE)
+    measured = only(made(lambda: Sides(lambda: 0.0005), None, 6), SCALE)
 
     assert (0.5, "ms", Verdict.MET) == (measured.figure.value, measured.row.unit, measured.verdict)
-    assert 7 == len(measure(made(lambda: Sides(lambda: 0.1), None, 6), Scale(Path("/"), 0, 0, 7)).ours)
+    assert 7 == len(only(made(lambda: Sides(lambda: 0.1), None, 6), Scale(Path("/"), 0, 0, 7)).ours)
 
 
 def test_what_is_shown_beside_a_row_is_of_the_pairs_alone() -> None:
@@ -155,7 +162,7 @@ def test_what_is_shown_beside_a_row_is_of_the_pairs_alone() -> None:
         beside["slower"].append(float(len(beside["slower"]) + 1))
         return 1.0
 
-    measured = measure(made(lambda: Sides(ours, lambda: 2.0, beside), pairs=6), SCALE)
+    measured = only(made(lambda: Sides(ours, lambda: 2.0, beside), pairs=6), SCALE)
 
     assert (3.5, 6) == (measured.beside["slower"].value, measured.beside["slower"].count)
     assert "made: slower: 3.500 x, 1.000 x to 6.000 x" in table([measured])
@@ -164,7 +171,7 @@ def test_what_is_shown_beside_a_row_is_of_the_pairs_alone() -> None:
 
 def test_the_table_says_what_could_not_be_told() -> None:
     """With too few pairs there is no interval, in the file it is null, and the verdict is no verdict."""
-    measured = measure(made(lambda: Sides(lambda: 1.0, lambda: 2.0)), SCALE)
+    measured = only(made(lambda: Sides(lambda: 1.0, lambda: 2.0)), SCALE)
 
     assert "too few" in table([measured])
     assert table([measured]).endswith("too noisy to tell")
@@ -181,7 +188,7 @@ def test_a_row_that_is_absolute_is_in_its_own_unit(unit: str, figure: float) -> 
         return 2.0
 
     row = dataclasses.replace(made(lambda: Sides(ours, beside={"more": more}), None, 6), absolute=unit)
-    measured = measure(row, SCALE)
+    measured = only(row, SCALE)
 
     assert (figure, 2 * figure, unit) == (measured.figure.value, measured.beside["more"].value, measured.row.unit)
     assert 7 == table([measured]).partition("\n")[2].count(f" {unit}")
@@ -192,7 +199,33 @@ def test_a_cold_row_has_no_warm_up() -> None:
     numbers = itertools.count(0)
     row = dataclasses.replace(made(lambda: Sides(lambda: float(next(numbers))), None, 2), cold=True)
 
-    assert [0, 1] == measure(row, SCALE).ours
+    assert [0, 1] == only(row, SCALE).ours
+
+
+def test_rows_that_are_prepared_alike_are_measured_at_once() -> None:
+    """Each side runs once a round, however many rows it is in, and one that no row asks for does not run at all."""
+    order = []
+
+    def side(name: str, seconds: float) -> Callable[[], float]:
+        return lambda: order.append(name) or seconds
+
+    row = made(lambda: Sides(side("ours", 1), side("theirs", 2), more={n: side(n, 4) for n in ("x", "y")}), pairs=3)
+    rows = [row, dataclasses.replace(row, theirs="x"), dataclasses.replace(row, ours="x", against=None)]
+    measured, left_out = measure(rows, SCALE)
+
+    assert (["ours", "theirs", "x", "theirs", "x", "ours", "x", "ours", "theirs"], {}) == (order[3:], left_out)
+    assert [0.5, 0.25, 4000.0] == [one.figure.value for one in measured]
+    assert [[row], [other := made(lambda: Sides(side("z", 1)))]] == groups([row, other])
+
+
+def test_a_peer_that_cannot_be_had_takes_its_own_row_away_alone() -> None:
+    """The others are measured, and the reason is told."""
+    row = made(lambda: Sides(lambda: 1.0, lambda: 2.0, unfit={"gone": "no network"}), pairs=6)
+    lost = dataclasses.replace(row, name="lost", theirs="gone")
+    measured, left_out = measure([lost, row], SCALE)
+
+    assert (["made"], {"lost": "no network"}) == ([one.row.name for one in measured], left_out)
+    assert ([], {"lost": "no network"}) == measure([lost], SCALE)
 
 
 def test_of_nearly_all_values_the_interval_is_that_of_the_highest() -> None:

@@ -79,7 +79,7 @@ def test_only_the_functions_that_save_and_load_import_torch() -> None:
         if rooms(path).startswith("lastgood"):
             tops = {name.split(".")[0] for name in imports_of(path)} - {"lastgood"}
             outside = tops - set(sys.stdlib_module_names)
-            saving = path.stem in ("checkpoint", "payload", "rng", "staging")
+            saving = path.stem in ("checkpoint", "loading", "payload", "rng", "staging")
             assert outside <= ({"torch", "numpy"} if saving else set()), path
             assert not [
                 n for n in ast.parse(path.read_text()).body if isinstance(n, ast.Import) and n.names[0].name == "torch"

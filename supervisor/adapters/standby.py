@@ -20,6 +20,8 @@ MODULES = ("numpy", "torch", "torch._dynamo")
 """What is slow to import, and part of nearly every training script. What is not installed is passed over."""
 
 SEND_SECONDS = 1.0
+_SAID_BYTES = 1 << 16  # as much as a pipe holds
+_LINE_LETTERS = 200
 _CHILD = Path(__file__).with_name("standby_child.py")
 _INTERPRETER = re.compile(r"python(\d+(\.\d+)*)?")
 _WITH_VALUE = "WX"
@@ -64,6 +66,7 @@ class Process(Protocol):
 
     identity: Identity
     pidfd: int
+    output_descriptor: int
 
     def poll_exit(self) -> object | None:
         """How it ended; None while it runs."""
@@ -117,6 +120,14 @@ class Standby(Generic[ChildT]):
                 pass  # nothing said yet, or it is gone
         stat = stat_of(self.pid) if self._is_ready and self.is_alive() else None
         return stat is not None and stat.state not in "Tt"
+
+    def last_words(self) -> str:
+        """The last line that it has said, and was not heard."""
+        waiting = select.poll()
+        waiting.register(self._child.output_descriptor, select.POLLIN)
+        said = os.read(self._child.output_descriptor, _SAID_BYTES) if waiting.poll(0) else b""
+        lines = said.decode("utf-8", "replace").split("\n")
+        return next((line.strip()[:_LINE_LETTERS] for line in reversed(lines) if line.strip()), "it said nothing")
 
     def become(
         self, argv: Sequence[str], words: Sequence[str], *, env: Mapping[str, str], cwd: str, group: str | None

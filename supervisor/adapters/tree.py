@@ -17,6 +17,7 @@ from supervisor.proc import Identity, Stat, holds_variable, reap_orphans, send_s
 
 _PAUSE_SECONDS_MIN = 0.001
 _PAUSE_SECONDS_MAX = 0.05
+_UNSAID_SECONDS = (0.002, 0.01, 0.05)  # until a process that shows no environment yet is asked again
 
 Table = Mapping[int, tuple[int, int]]
 """Every process that was seen: pid to parent and session."""
@@ -78,7 +79,7 @@ def members(
     table = {pid: (stat.parent, stat.session) for pid, stat in stats.items()}
     barred = line_of(table, os.getpid()) | descendants(table, exclude)
     kin = descendants(table, _born_here(table) | _led_by(stats, table, leader) | enclosed, barred)
-    marked = {pid for pid in table.keys() - kin - barred if marker is not None and holds_variable(pid, *marker)}
+    marked = set() if marker is None else _marked(table.keys() - kin - barred, *marker)
     orphaned = _left_by(stats, table, leader, kin | marked)
     kin |= descendants(table, marked | orphaned, barred)
     return [stats[pid].identity for pid in sorted(kin) if stats[pid].is_alive]
@@ -120,6 +121,18 @@ def sweep(
             break
     reap_orphans({*exclude, *keep_unreaped})
     return left
+
+
+def _marked(pids: Iterable[int], name: str, value: str) -> set[int]:
+    """Those that carry the marker, also where one is just running another program."""
+    said = {pid: holds_variable(pid, name, value) for pid in pids}
+    for pause_seconds in _UNSAID_SECONDS:
+        unsaid = [pid for pid, holds in said.items() if holds is None]
+        if not unsaid:
+            break
+        time.sleep(pause_seconds)
+        said |= {pid: holds_variable(pid, name, value) for pid in unsaid}
+    return {pid for pid, holds in said.items() if holds}
 
 
 def _born_here(table: Table) -> set[int]:

@@ -50,6 +50,8 @@ def status(
     if (standby := found.get("standby")) is not None:
         state = "ready" if standby["ready"] else "importing"
         typer.echo(f"{'standby':<14} process {standby['pid']}, {state}, {standby['memory_bytes'] / 1e6:,.0f} MB")
+    elif found.get("standby_missing"):
+        typer.echo(f"{'standby':<14} none: {found['standby_missing']}")
     if found["temporary"]:
         typer.echo(f"{'temporary':<14} {found['temporary']} temporary files or folders; they are never resumed from")
     alive = (

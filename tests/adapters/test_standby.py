@@ -200,6 +200,7 @@ def test_an_import_that_fails_half_way_is_none(
     until(lambda: made.is_ready() or not made.is_alive())
 
     assert (ready, ready) == (made.is_ready(), made.is_alive())
+    assert ("it said nothing" if ready else "OSError: [Errno 24] x") == made.last_words()
     made.kill()
     made.close(5)
 

@@ -157,6 +157,32 @@ def test_double_fork_with_its_own_session_is_swept_by_its_mark(children, environ
     assert [] == marked_pids(environment[ENV_RUN_ID])
 
 
+def test_who_runs_one_program_after_the_other_is_found_at_every_look(environment, tmp_path):
+    """While a program takes another's place the kernel shows no environment for a moment, and so no mark."""
+    script = tmp_path / "again.sh"
+    script.write_text('exec sh "$0"\n', encoding="ascii")
+    orphaned, leader = orphan(environment, f"exec sh {script}")
+    mark = mark_of(environment)
+    try:
+        assert [] == [look for look in range(300) if orphaned not in members(leader, mark)]
+    finally:
+        kill(orphaned)
+    until(lambda: not proc.is_alive(orphaned))
+
+
+def test_a_process_without_an_environment_is_not_waited_for(children, environment):
+    """It carries no mark, which is known at once, and of the run only when it descends from it."""
+    child = spawn(children, {}, "exec env -i sleep 300")
+    until(lambda: cmdline(child.identity.pid).startswith(b"sleep"))
+
+    assert False is proc.holds_variable(child.identity.pid, *mark_of(environment))
+
+
+def cmdline(pid: int) -> bytes:
+    """The command line of a process."""
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
 def test_double_fork_without_a_mark_is_swept_by_a_subreaper(environment):
     """A daemon that also scrubbed its environment is adopted by the supervisor, and so found; its body is collected."""
     code = f"""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -92,6 +93,21 @@ def test_a_stalled_trainer_is_followed_by_it(bench: Bench) -> None:
     assert 143 == process.wait(20)
     assert [False, True] == [one["standby"] for one in bench.records("trainer.spawned")]
     assert "stalled" == bench.records("trainer.exited")[0]["cause"]
+
+
+def test_why_there_is_none_is_shown(bench: Bench, tmp_path: Path) -> None:
+    """An import that fails is told in the words of Python, and the run trains on."""
+    (tmp_path / "numpy.py").write_text("raise ImportError('no libcudart.so')")
+    shutil.copy(TRAINER, tmp_path / "train.py")
+    start = words(bench)
+    start[start.index(str(TRAINER))] = str(tmp_path / "train.py")
+    process = bench.start(*start)
+    until(lambda: bench.records("trainer.progressed") and bench.state("status.json")["standby_missing"])
+    why = "none: the last one ended: ImportError: no libcudart.so; another is started 10 s later"
+
+    assert f"{'standby':<14} {why}\n" in bench.lastgood("status", str(bench.directory)).stdout
+    process.terminate()
+    assert 143 == process.wait(20)
 
 
 def test_who_did_not_ask_for_one_has_none(bench: Bench) -> None:

@@ -238,6 +238,22 @@ REMOVING = [
 
 SAVE_AND_PRUNE = [
     Mutant(
+        "what was loaded is a view of the file",
+        "lastgood/loading.py",
+        "    return storage.clone()\n",
+        "    return storage\n",
+        ("tests/library/test_loading.py::test_what_was_loaded_outlives_the_file",),
+        "Who cuts the file short a day later would kill the trainer, and a pruned one would keep its space.",
+    ),
+    Mutant(
+        "what was proven is not what is loaded",
+        "lastgood/loading.py",
+        'f"/proc/self/fd/{file.fileno()}"',
+        "file.name",
+        ("tests/library/test_loading.py::test_the_open_file_is_loaded_whatever_has_its_name_now",),
+        "Another file of that name would be loaded without any proof.",
+    ),
+    Mutant(
         "prune before read-back",
         "lastgood/checkpoint.py",
         "        if verdict is None or verdict.kind is not Kind.HEALTHY:\n",
@@ -1030,6 +1046,14 @@ GROUPS = [
         "    if _was_killed(event):",
         ("tests/core/test_out_of_memory.py",),
         "Somebody's kill would send a person looking for memory that was never short.",
+    ),
+    Mutant(
+        "who is about to run another program is not asked again",
+        "supervisor/adapters/tree.py",
+        "        unsaid = [pid for pid, holds in said.items() if holds is None]\n",
+        "        unsaid = list[int]()\n",
+        ("tests/adapters/test_tree.py::test_who_runs_one_program_after_the_other_is_found_at_every_look",),
+        "What a killed supervisor left would live beside the next trainer, once in forty times.",
     ),
     Mutant(
         "what hides in the trainer's group is not looked for",

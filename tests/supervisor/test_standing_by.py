@@ -45,6 +45,9 @@ class Waiting:
         self.told = (argv, words, env, cwd, group)
         return self
 
+    def last_words(self) -> str:
+        return "ImportError: no libcudart"
+
     def kill(self) -> None:
         self.killed = True
         self.alive = self.alive and self.world.held
@@ -186,6 +189,33 @@ def test_what_cannot_be_started_is_tried_again(world: SimpleNamespace) -> None:
     assert 1 == len(looked(by, world))
 
     assert 1 == len(looked(StandingBy(), world, argv=["sh", "-c", "python x.py"]))
+
+
+def test_why_there_is_none_is_told(world: SimpleNamespace) -> None:
+    """Too little memory, an import that fails, a command that is none of Python's; nothing where one waits or none is wanted."""
+    by = StandingBy()
+    assert (None, []) == (by.missing, looked(by, world, start=False))
+    world.machine = ENOUGH_BYTES - 1
+    looked(by, world)
+    assert "less than 2,048 MiB of memory is left" == by.missing
+    world.machine, world.refused = ENOUGH_BYTES, True
+    looked(by, world)
+    assert "it cannot be started: no memory" == by.missing
+    world.refused = False
+    [one] = looked(by, world)
+    assert None is by.missing
+    one.alive = False
+    looked(by, world)
+    assert "the last one ended: ImportError: no libcudart; another is started 10 s later" == by.missing
+    looked(by, world, RETRY_SECONDS_MIN)
+    world.machine = SHORT_BYTES - 1
+    looked(by, world)
+    assert "less than 512 MiB of memory is left" == by.missing
+    by.end()
+    assert None is by.missing
+    world.machine = ENOUGH_BYTES
+    looked(by, world, argv=["sh", "-c", "python x.py"])
+    assert "'sh', with these flags, is no Python command that can be started in advance" == by.missing
 
 
 def test_what_waits_is_kept_without_a_trainer_and_not_begun(world: SimpleNamespace) -> None:
