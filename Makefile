@@ -6,8 +6,9 @@ READY := $(VENV)/.ready
 
 .PHONY: demo test simulate storm bench lint clean
 
-demo: $(READY)
-	$(BIN)/lastgood chaos config/demo.yaml --seed 1
+KINDS := kill,kill-while-saving,stop,kill-the-supervisor,leak-a-grandchild,truncate,flip-bit,drop-seal
+demo: $(READY)  # those that need no root
+	$(BIN)/lastgood chaos config/demo.yaml --faults 8 --seed 1 --kinds $(KINDS)
 
 test: $(READY)
 	$(BIN)/python -m pytest -m "not heavy" -n 2 --dist worksteal

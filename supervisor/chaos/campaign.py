@@ -1,79 +1,155 @@
 """A campaign: the run unbroken, the run again under faults, and the oracle's verdict, told as it goes."""
 
+import contextlib
 import json
-import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from supervisor import configuration, settings
-from supervisor.chaos import oracle
+from supervisor import configuration
+from supervisor.chaos import baseline, filesystem, oracle
+from supervisor.chaos.damage import UndamagedError
 from supervisor.chaos.inject import Done, Injector, TooLateError
-from supervisor.chaos.plan import PlannedFault, draw
+from supervisor.chaos.judging import Outcome, Records, judge, unplanned
+from supervisor.chaos.plan import OWN_FILESYSTEM, FaultKind, PlannedFault, draw
+from supervisor.chaos.service import Service
 from supervisor.errors import UsageError
-from supervisor.launch import arguments, check_program
+from supervisor.launch import check_program
+from supervisor.settings import Settings
 
 MARK = "campaign.json"
-LIMIT_SECONDS = 1800.0  # a campaign that takes longer is stuck, and says so
+LIMIT_SECONDS = 3600.0  # a campaign that takes longer is stuck, and says so
 LOOK_SECONDS = 0.2
 PLAIN_WIDTH = 120  # where there is no terminal to ask
+DEATH_SECONDS = 30.0  # after a deadline for silence
+
+OF_OUR_SAVES = frozenset({FaultKind.KILL_WHILE_SAVING, FaultKind.DROP_SEAL, FaultKind.GARBLE_SEAL, FaultKind.FILL_DISK})
+"""Those that only a trainer can meet that saves with this library: its partials, its seals, its word about a failed save."""
 
 
-def campaign(config: str, seed: int) -> int:
-    """Run a campaign and print its report; returns 0 only when every check passed. Raises UsageError."""
-    chosen = configuration.load(config, [])
-    check_program(chosen, config)
+@dataclass(frozen=True)
+class Asked:
+    """What a campaign is made of: a run's config file, how many faults, the seed, which kinds; none: all that are possible."""
+
+    config: str
+    faults: int
+    seed: int
+    kinds: tuple[FaultKind, ...] = ()
+
+    @property
+    def command(self) -> str:
+        """What repeats it."""
+        kinds = f" --kinds {','.join(self.kinds)}" if self.kinds else ""
+        return f"lastgood chaos {self.config} --faults {self.faults} --seed {self.seed}{kinds}"
+
+
+@dataclass
+class Result:
+    """What came of it. `left_out` names the kinds that were not possible here, and why; `exact` is None where nothing can be
+    compared bit for bit.
+    """
+
+    asked: Asked
+    folder: Path
+    final_step: int
+    left_out: dict[FaultKind, str]
+    baseline: Path | None
+    outcomes: list[Outcome] = field(default_factory=list)
+    exact: oracle.Findings | None = None
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def survivor(self) -> Path:
+        """Where the run under faults was."""
+        return self.folder / "survivor"
+
+    @property
+    def found(self) -> list[str]:
+        """All that was wrong."""
+        return [
+            *self.problems,
+            *(problem for outcome in self.outcomes for problem in outcome.problems),
+            *(self.exact.problems if self.exact else []),
+        ]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing was."""
+        return not self.found
+
+
+def campaign(asked: Asked) -> Result:
+    """Run one, and print what happens. Raises UsageError."""
+    chosen = configuration.load(asked.config, [])
+    check_program(chosen, asked.config)
     final_step = chosen.run.final_step
-    if not chosen.bundled or final_step is None:
-        raise UsageError(f"chaos: {config}: this version needs the bundled trainer and run.final_step")
+    if final_step is None:
+        raise UsageError(f"chaos: {asked.config}: run.final_step: it is needed, or no fault could be placed")
+    impossible = hindrances(chosen)
+    for kind in asked.kinds:
+        if kind in impossible:
+            raise UsageError(f"chaos: {asked.config}: {kind}: {impossible[kind]}")
+    weights = dict.fromkeys(asked.kinds or [kind for kind in FaultKind if kind not in impossible], 1.0)
     try:
-        plan = draw(seed, final_step)
+        plan = draw(asked.seed, final_step, asked.faults, weights)
     except ValueError as error:
-        raise UsageError(f"chaos: {config}: run.final_step: {error}") from None
+        raise UsageError(f"chaos: {asked.config}: run.final_step: {error}") from None
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))  # so that what was started is ended
-    folder = _folder(Path("out/chaos") / f"{chosen.run.name}-seed{seed}", config, seed)
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
-    baseline, survivor = folder / "baseline", folder / "survivor"
-    _tell(console, f"1/3 baseline: {final_step} steps, nobody interferes")
-    _run_baseline(console, chosen, baseline, final_step)
-    _tell(console, f"2/3 the same run under lastgood, with {len(plan)} faults from seed {seed}")
-    status, done = _run_survivor(console, config, plan, survivor, final_step)
-    _tell(console, "3/3 the oracle compares")
-    findings = oracle.compare(baseline, survivor, final_step)
-    findings.problems += _check_supervision(survivor, plan, done, status)
-    _report(console, survivor, done, findings)
-    return 0 if findings.passed else 1
+    place = Path("out/chaos")
+    folder = _folder(place / f"{chosen.run.name}-seed{asked.seed}", asked)
+    left_out = {} if asked.kinds else impossible
+    unbroken = _baseline(console, chosen, place / "baselines", final_step) if chosen.bundled else None
+    result = Result(asked, folder, final_step, left_out, unbroken)
+    _tell(console, f"2/3 the same run under lastgood, with {len(plan)} faults from seed {asked.seed}")
+    _run_survivor(console, chosen, plan, result)
+    _tell(console, "3/3 the oracle judges")
+    if unbroken is not None:
+        result.exact = oracle.compare(unbroken, result.survivor, final_step)
+    _report(console, result)
+    return result
+
+
+def hindrances(chosen: Settings) -> dict[FaultKind, str]:
+    """The kinds that are not possible with this run on this machine, and why."""
+    found: dict[FaultKind, str] = {}
+    if (why := filesystem.hindrance()) is not None:
+        found |= dict.fromkeys(OWN_FILESYSTEM, f"it needs a filesystem of the campaign's own, and {why}")
+    if not chosen.bundled:
+        found |= dict.fromkeys(OF_OUR_SAVES, "only the bundled trainer is known to save so that it can be done")
+    return {kind: found[kind] for kind in FaultKind if kind in found}
 
 
 def _tell(console: Console, text: str) -> None:
     console.print(f"[bold]{text}[/bold]" if console.is_terminal else text)
 
 
-def _folder(folder: Path, config: str, seed: int) -> Path:
+def _folder(folder: Path, asked: Asked) -> Path:
     """A campaign has a directory of its own, made anew; only what an earlier campaign made is removed."""
     if folder.exists():
         if not (folder / MARK).exists():
             raise UsageError(f"chaos: {folder} exists and is not a campaign's; move it away")
+        filesystem.unmount(folder / filesystem.PLACE)  # of one that was killed
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
-    (folder / MARK).write_text(json.dumps({"config": config, "seed": seed}) + "\n")
+    (folder / MARK).write_text(json.dumps({"config": asked.config, "seed": asked.seed}) + "\n")
     return folder
 
 
 @contextmanager
-def _bar(console: Console, title: str, total: int) -> Iterator[Any]:
+def _bar(console: Console, title: str, total: int) -> Iterator[Callable[[int], None]]:
     """A progress bar over steps on a terminal; elsewhere nothing. Yields a function that takes the step."""
     if not console.is_terminal:
         yield lambda _: None
@@ -84,25 +160,39 @@ def _bar(console: Console, title: str, total: int) -> Iterator[Any]:
         yield lambda step: progress.update(task, completed=step)
 
 
-def _follow(process: subprocess.Popen[bytes], directory: Path, advance: Any) -> None:
-    """Show progress until a process ends; one that takes too long is killed."""
+def _follow(goes_on: Callable[[], bool], directory: Path, advance: Callable[[int], None]) -> bool:
+    """Show progress until it ends; False when it takes too long."""
     deadline = time.monotonic() + LIMIT_SECONDS
-    while process.poll() is None:
+    while goes_on():
         newest = oracle.last_metric(directory)
         advance(newest["step"] if newest else 0)
         if time.monotonic() > deadline:
-            process.kill()
+            return False
         time.sleep(LOOK_SECONDS)
+    return True
 
 
-def _run_baseline(console: Console, chosen: settings.Settings, directory: Path, final_step: int) -> None:
-    command = [*arguments(chosen, str(directory), None), f"--out_dir={directory.absolute()}", "--resume=never"]
-    env = {name: value for name, value in os.environ.items() if not name.startswith("LASTGOOD_")} | chosen.trainer.env
-    directory.mkdir()
+def _baseline(console: Console, chosen: Settings, place: Path, final_step: int) -> Path:
+    """The unbroken run, from an earlier campaign if it would be the same again."""
+    made_with = baseline.facts(chosen)
+    known = baseline.Baselines(place)
+    if (found := known.find(made_with)) is not None:
+        _tell(
+            console,
+            f"1/3 baseline: {final_step} steps, as computed before with the same config, data, code and machine",
+        )
+        return found
+    _tell(console, f"1/3 baseline: {final_step} steps, nobody interferes")
+    directory = known.begin(made_with)
     with (directory / "trainer.log").open("wb") as log, _bar(console, "baseline", final_step) as advance:
-        process = subprocess.Popen(command, cwd=chosen.trainer.cwd, env=env, stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            baseline.command(chosen, directory), cwd=chosen.trainer.cwd, env=baseline.environment(chosen),
+            stdout=log, stderr=subprocess.STDOUT,
+        )  # fmt: skip
         try:
-            _follow(process, directory, advance)
+            if not _follow(lambda: process.poll() is None, directory, advance):
+                process.kill()
+            process.wait()
         except BaseException:
             process.terminate()  # nobody would look after it any more
             raise
@@ -111,110 +201,89 @@ def _run_baseline(console: Console, chosen: settings.Settings, directory: Path, 
         raise UsageError(
             f"chaos: the baseline itself failed with {process.returncode}; see {directory / 'trainer.log'}"
         )
+    known.finished(made_with)
+    return directory
 
 
-def _run_survivor(
-    console: Console, config: str, plan: tuple[PlannedFault, ...], directory: Path, final_step: int
-) -> tuple[int, list[Done]]:
-    """The supervised run with its faults; returns the supervisor's exit status and what was done."""
-    directory.mkdir()
-    command = [sys.executable, "-m", "supervisor", "run", config, "--set", f"checkpoints.dir={directory}"]
+def _run_survivor(console: Console, chosen: Settings, plan: tuple[PlannedFault, ...], result: Result) -> None:
+    """The supervised run with its faults, and what is known of it when it has ended."""
+    with ExitStack() as stack:
+        own = None
+        directory = result.survivor
+        if any(fault.kind in OWN_FILESYSTEM for fault in plan):
+            own = stack.enter_context(filesystem.own_filesystem(result.folder))
+            directory = result.folder / filesystem.PLACE / "survivor"
+            stack.callback(shutil.copytree, directory, result.survivor)
+        directory.mkdir()
+        snapshots = oracle.Snapshots(directory.absolute(), oracle.names_of(chosen.pattern))
+        done = _under_faults(console, chosen, plan, result, snapshots, own)
+        records = Records(directory)
+        result.outcomes = [judge(one, records) for one in done]
+        result.problems += unplanned(done, records)
+        run_id = json.loads((directory / ".lastgood" / "run.json").read_bytes())["run_id"]
+        result.problems += [f"process {pid} was leaked" for pid in oracle.leaked(run_id)]
+        held_back = {name for record in records("resume.refuted") for name in record["held_back"]}
+        for path in snapshots.good_in_quarantine():
+            if Path(path).name not in held_back:
+                result.problems.append(f"{path} was set aside although it is good")
+
+
+def _under_faults(
+    console: Console,
+    chosen: Settings,
+    plan: tuple[PlannedFault, ...],
+    result: Result,
+    snapshots: oracle.Snapshots,
+    own: filesystem.OwnFilesystem | None,
+) -> list[Done]:
+    """Do them one after the other, then wait for the end of the run."""
+    directory, log = snapshots.directory, result.folder / "supervisor.log"
+    sets = (f"checkpoints.dir={directory}", "log.format=json")
+    words = [sys.executable, "-m", "supervisor", "run", result.asked.config]
+    service = Service([*words, *(word for one in sets for word in ("--set", one))], log)
+    silence = max(chosen.stall.running_seconds, chosen.stall.saving_seconds)
+    longest = silence + chosen.trainer.grace_seconds + DEATH_SECONDS
+    injector = Injector(snapshots, service.goes_on, service.revive, own, longest)
     done: list[Done] = []
-    with (directory / "supervisor.log").open("wb") as log, _bar(console, "under faults", final_step) as advance:
-        process = subprocess.Popen([*command, "--set", "log.format=json"], stdout=log, stderr=subprocess.STDOUT)
-        injector = Injector(directory, lambda: process.poll() is None)
+    with contextlib.closing(service), _bar(console, "under faults", result.final_step) as advance:
         try:
-            try:
-                for fault in plan:
-                    done.append(injector.inject(fault))
-                    console.print(f"  step {done[-1].step:>5}: {fault.kind}: {done[-1].proof}", soft_wrap=True)
-                    advance(done[-1].step)
-            except TooLateError:
-                late = plan[len(done)]
-                console.print(f"  too late for {late.kind} at step {late.at_step}: the run had ended")
-            _follow(process, directory, advance)
-        except BaseException:
-            process.terminate()  # nobody would look after it any more
-            raise
-    return process.returncode, done
+            for fault in plan:
+                done.append(injector.inject(fault))
+                console.print(f"  step {done[-1].step:>5}: {fault.kind}: {done[-1].proof}", soft_wrap=True)
+                advance(done[-1].step)
+        except (TooLateError, UndamagedError) as error:
+            late = plan[len(done)]
+            console.print(f"  {late.kind} at step {late.at_step} could not be done: {error or 'the run had ended'}")
+        if not _follow(service.goes_on, directory, advance):
+            result.problems.append(f"the run was not over after {LIMIT_SECONDS:.0f} s")
+    result.problems += [f"{fault.kind} at step {fault.at_step} was never done" for fault in plan[len(done) :]]
+    if service.status != 0:
+        result.problems.append(f"the supervisor ended with {service.status}; see {log}")
+    return done
 
 
-def _check_supervision(directory: Path, plan: tuple[PlannedFault, ...], done: list[Done], status: int) -> list[str]:
-    """What the records and the system say against the supervisor; empty when nothing."""
-    problems = [] if status == 0 else [f"the supervisor ended with {status}; see {directory / 'supervisor.log'}"]
-    problems += [f"{fault.kind} at step {fault.at_step} was never done" for fault in plan[len(done) :]]
-    problems += [f"{one.fault.kind} at step {one.step} is not proven to have happened" for one in done if not one.proof]
-    exits = {record["fault"]: record for record in oracle.records(directory, "trainer.exited")}
-    for one in done:
-        said = exits.get(one.fault.id)
-        if said is None or said["cause"] != "chaos":
-            problems.append(
-                f"the death by {one.fault.kind} at step {one.step} was put down to {said and said['cause']}"
-            )
-        if (chosen := _resumed_after(directory, one)) != one.expected:
-            problems.append(f"after {one.fault.kind} at step {one.step}: resumed {chosen}, not {one.expected}")
-    run_id = json.loads((directory / ".lastgood" / "run.json").read_bytes())["run_id"]
-    problems += [f"process {pid} was leaked" for pid in oracle.leaked(run_id)]
-    problems += [f"{path} was set aside although it is good" for path in oracle.good_in_quarantine(directory)]
-    return problems
-
-
-def _spawn_after(directory: Path, one: Done) -> dict[str, Any] | None:
-    """The record of the trainer that was started after a fault's death."""
-    death = next((r for r in oracle.records(directory, "trainer.exited") if r["fault"] == one.fault.id), None)
-    spawned = oracle.records(directory, "trainer.spawned")
-    return next((r for r in spawned if death is not None and r["incarnation"] == death["incarnation"] + 1), None)
-
-
-def _resumed_after(directory: Path, one: Done) -> str | None:
-    spawned = _spawn_after(directory, one)
-    return None if spawned is None else str(spawned["resumed_from"])
-
-
-def _why(directory: Path, one: Done) -> str:
-    """Why the chosen one was chosen, in the supervisor's own words."""
-    spawned = _spawn_after(directory, one)
-    if spawned is None:
-        return "-"
-    for fallback in oracle.records(directory, "fallback.chosen"):
-        if fallback["incarnation"] == spawned["incarnation"]:
-            return "; ".join(f"{r['name']} {r['verdict']}" for r in fallback["rejected"])
-    return f"newest, proof {spawned['proof']}"
-
-
-def _seconds_to_resume(directory: Path, one: Done) -> float | None:
-    """From the fault to the first finished step of the next trainer."""
-    spawned = _spawn_after(directory, one)
-    if spawned is None:
-        return None
-    lines = (m for m in oracle.metrics(directory) if m["incarnation"] == spawned["incarnation"])
-    first = next(lines, None)
-    return None if first is None else first["time"] - one.at
-
-
-def _report(console: Console, directory: Path, done: list[Done], findings: oracle.Findings) -> None:
+def _report(console: Console, result: Result) -> None:
     table = Table(title="what was done, and what followed")
     for title in ("fault", "at step", "chosen", "why", "steps lost", "time to resume"):
         numeric = title in ("at step", "steps lost", "time to resume")
         table.add_column(title, justify="right" if numeric else "left", no_wrap=title in ("fault", "chosen"))
-    for one in done:
-        spawned = _spawn_after(directory, one)
-        seconds = _seconds_to_resume(directory, one)
-        lost = "-" if spawned is None or spawned["step"] is None else str(one.step - spawned["step"])
-        table.add_row(
-            str(one.fault.kind),
-            str(one.step),
-            "-" if spawned is None else str(spawned["resumed_from"]),
-            _why(directory, one),
-            lost,
-            "-" if seconds is None else f"{seconds:.2f} s",
-        )
+    for one in result.outcomes:
+        lost = "-" if one.steps_lost is None else str(one.steps_lost)
+        resumed = "-" if one.seconds_to_resume is None else f"{one.seconds_to_resume:.2f} s"
+        table.add_row(one.kind, str(one.step), one.chosen or "-", one.why, lost, resumed)
     console.print(table)
-    console.print(
-        f"steps compared: {findings.steps_compared} ({findings.lines_compared} losses, repeated steps included)"
-    )
-    console.print(f"largest difference in loss: {findings.largest_difference}")
-    console.print(f"weights identical: {'yes' if findings.weights_identical else 'no'}")
-    for problem in findings.problems:
+    for kind, why in result.left_out.items():
+        console.print(f"left out: {kind}: {why}", soft_wrap=True)
+    if result.exact is None:
+        console.print("not compared bit for bit: only the bundled trainer computes the same twice")
+    else:
+        exact = result.exact
+        console.print(
+            f"steps compared: {exact.steps_compared} ({exact.lines_compared} losses, repeated steps included)"
+        )
+        console.print(f"largest difference in loss: {exact.largest_difference}")
+        console.print(f"weights identical: {'yes' if exact.weights_identical else 'no'}")
+    for problem in result.found:
         console.print(f"[red]problem:[/red] {problem}")
-    console.print("[green]PASSED[/green]" if findings.passed else "[red]FAILED[/red]")
+    console.print(f"again: {result.asked.command}", soft_wrap=True)
+    console.print("[green]PASSED[/green]" if result.passed else "[red]FAILED[/red]")

@@ -3,24 +3,36 @@
 The injector is another process than the supervisor, and knows the run only by its files.
 """
 
+import itertools
 import json
 import os
 import signal
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lastgood.contract import STATE_DIR, STATUS_FILE
+from lastgood.contract import ENV_CHECKPOINT_DIR, ENV_RUN_ID, RUN_FILE, STATE_DIR, STATUS_FILE
 from lastgood.naming import partial_of
 from supervisor.chaos import oracle
-from supervisor.chaos.plan import FaultKind, PlannedFault
+from supervisor.chaos.damage import DAMAGES, HARMLESS, OF_THE_SEAL, UndamagedError
+from supervisor.chaos.filesystem import OwnFilesystem
+from supervisor.chaos.plan import ON_STORAGE, FaultKind, PlannedFault
 from supervisor.faults import Fault, announce
-from supervisor.proc import Identity, is_alive, send_signal, stat_of
+from supervisor.proc import Identity, is_alive, send_signal, snapshot, stat_of
 
 POLL_SECONDS = 0.002
+STRIDE_SECONDS = 0.0002  # a save of a small model takes some milliseconds
+SLOW_POLL_SECONDS = 0.05  # where each look reads whole files
+FILL_SECONDS = 0.01  # a disk is kept full for as long as others make room
 DEATH_SECONDS = 30.0
+PLACES_MAX, GOLDEN = (
+    10,
+    0.381966,
+)  # tries to damage what is under a checksum, and how far apart they are, as a share of the file
+LEAK = "sleep 86400 >/dev/null 2>&1 & echo $!"
 
 
 class TooLateError(Exception):
@@ -31,7 +43,9 @@ class TooLateError(Exception):
 class Done:
     """A fault that was done: when (unix seconds), at which step, and what must follow from it.
 
-    `proof` says how it is known to have happened; `expected` names the snapshot that must be chosen next.
+    `proof` says how it is known to have happened; `expected` names the snapshot that must be chosen next, where it
+    `ends_the_trainer`, and `cause` what the death must be put down to, if anybody was there to do so. `problems` is what the
+    injector itself saw go wrong.
     """
 
     fault: PlannedFault
@@ -39,38 +53,62 @@ class Done:
     step: int = 0
     proof: str = ""
     expected: str | None = None
-    damaged: list[str] = field(default_factory=list)
+    cause: str | None = "chaos"
+    ends_the_trainer: bool = True
+    problems: list[str] = field(default_factory=list)
 
 
 class Injector:
-    """Faults against the run in `directory`; `supervised` says whether its supervisor still runs."""
+    """Faults against the run of which these are the snapshots, which `goes_on` for as long as faults can be done to it.
 
-    def __init__(self, directory: Path, supervised: Callable[[], bool]) -> None:
-        self._directory = directory
-        self._supervised = supervised
+    `revived` starts a supervisor in the place of one that was killed. `limit_seconds` is how long a death may take: a trainer
+    that was stopped is ended when it has been silent for too long.
+    """
+
+    def __init__(
+        self,
+        snapshots: oracle.Snapshots,
+        goes_on: Callable[[], bool],
+        revived: Callable[[], None],
+        filesystem: OwnFilesystem | None = None,
+        limit_seconds: float = DEATH_SECONDS,
+    ) -> None:
+        self._directory = snapshots.directory
+        self._snapshots = snapshots
+        self._goes_on = goes_on
+        self._revived = revived
+        self._filesystem = filesystem
+        self._limit_seconds = limit_seconds
 
     def inject(self, fault: PlannedFault) -> Done:
         """Wait for the fault's step, do it, and return what was done. Raises TooLateError when the run ends before."""
         self._until(lambda: self._told() >= fault.at_step)
         done = Done(fault)
-        match fault.kind:
-            case FaultKind.KILL:
-                self._kill(done, self._trainer())
-                done.expected = oracle.newest_good(self._directory)
-            case FaultKind.KILL_WHILE_SAVING:
-                self._kill_while_saving(done)
-                done.expected = oracle.newest_good(self._directory)
-            case FaultKind.TRUNCATE:
-                self._kill_and_truncate(done)
+        if fault.kind in ON_STORAGE:
+            self._kill_and_damage(done)
+            return done
+        by_kind = {
+            FaultKind.KILL: self._kill,
+            FaultKind.KILL_TREE: self._kill_tree,
+            FaultKind.KILL_WHILE_SAVING: self._kill_while_saving,
+            FaultKind.STOP: self._stop,
+            FaultKind.TERMINATE: self._terminate,
+            FaultKind.LEAK_A_GRANDCHILD: self._leak,
+            FaultKind.KILL_THE_SUPERVISOR: self._kill_the_supervisor,
+            FaultKind.FILL_DISK: self._fill_disk,
+        }
+        by_kind[fault.kind](done)
         return done
 
     def _told(self) -> int:
-        """The newest step in metrics.jsonl that the present trainer wrote; -1 before its first."""
-        newest = oracle.last_metric(self._directory)
+        """The newest step that the present trainer has told; -1 before its first, and while there is none."""
         status = self._status()
-        if newest is None or newest["incarnation"] != status.get("incarnation"):
+        if status.get("trainer_pid") is None or not is_alive(_leader(status)):
             return -1
-        return int(newest["step"])
+        newest = oracle.last_metric(self._directory)
+        if newest is None or "incarnation" not in newest:
+            return -1 if status.get("step") is None else int(status["step"])
+        return int(newest["step"]) if newest["incarnation"] == status.get("incarnation") else -1
 
     def _status(self) -> dict[str, Any]:
         try:
@@ -79,11 +117,11 @@ class Injector:
             return {}
         return found if isinstance(found, dict) else {}
 
-    def _until(self, condition: Callable[[], bool]) -> None:
+    def _until(self, condition: Callable[[], object], poll_seconds: float = POLL_SECONDS) -> None:
         while not condition():
-            if not self._supervised():
+            if not self._goes_on():
                 raise TooLateError
-            time.sleep(POLL_SECONDS)
+            time.sleep(poll_seconds)
 
     def _trainer(self) -> Identity:
         """The living trainer as status.json names it; waits for one."""
@@ -93,71 +131,197 @@ class Injector:
             status = self._status()
             if status.get("trainer_pid") is None:
                 return False
-            found[:] = [Identity(status["trainer_pid"], status["trainer_start_ticks"])]
+            found[:] = [_leader(status)]
             return is_alive(found[0])
 
         self._until(named)
         return found[0]
 
-    def _kill(self, done: Done, trainer: Identity) -> None:
-        fault = done.fault
-        done.step, done.at = self._told(), time.time()
-        announce(
-            str(self._directory), Fault(fault.id, str(fault.kind), trainer.pid, trainer.start_ticks, None, done.at)
-        )
-        if not send_signal(trainer, signal.SIGKILL):
+    def _supervisor(self) -> Identity:
+        stat = stat_of(int(self._status().get("supervisor_pid") or 0))
+        if stat is None:
             raise TooLateError
-        self._wait_for_death(trainer)
-        done.proof = f"process {trainer.pid} is dead"
+        return stat.identity
 
-    def _wait_for_death(self, trainer: Identity) -> None:
-        deadline = time.monotonic() + DEATH_SECONDS
-        while is_alive(trainer):
+    def _announce(self, done: Done, target: Identity) -> None:
+        done.step, done.at = self._told(), time.time()
+        fault = done.fault
+        announce(str(self._directory), Fault(fault.id, str(fault.kind), target.pid, target.start_ticks, None, done.at))
+
+    def _signal(self, done: Done, target: Identity, number: int, others: Iterable[Identity] = ()) -> None:
+        """Announce, signal, wait for the end, and note which snapshot is the newest good one then."""
+        self._announce(done, target)
+        for one in others:
+            send_signal(one, number)
+        if not send_signal(target, number):
+            raise TooLateError
+        self._wait_for_death(target)
+        done.expected = self._snapshots.newest_good(self._snapshots.look())
+
+    def _wait_for_death(self, target: Identity) -> None:
+        deadline = time.monotonic() + self._limit_seconds
+        while is_alive(target):
             if time.monotonic() > deadline:
                 raise TooLateError
             time.sleep(POLL_SECONDS / 4)
 
+    def _kill(self, done: Done) -> None:
+        trainer = self._trainer()
+        self._signal(done, trainer, signal.SIGKILL)
+        done.proof = f"process {trainer.pid} is dead"
+
+    def _kill_tree(self, done: Done) -> None:
+        trainer = self._trainer()
+        below = _below(trainer)
+        self._signal(done, trainer, signal.SIGKILL, below)
+        done.proof = f"process {trainer.pid} and {len(below)} below it are dead"
+
+    def _stop(self, done: Done) -> None:
+        trainer = self._trainer()
+        self._signal(done, trainer, signal.SIGSTOP)
+        done.proof = f"process {trainer.pid} stood still until it was ended"
+
+    def _terminate(self, done: Done) -> None:
+        trainer = self._trainer()
+        self._signal(done, trainer, signal.SIGTERM)
+        done.proof = f"process {trainer.pid} has ended"
+
+    def _leak(self, done: Done) -> None:
+        run = json.loads((self._directory / STATE_DIR / RUN_FILE).read_bytes())
+        env = {"PATH": os.environ["PATH"], ENV_CHECKPOINT_DIR: str(self._directory), ENV_RUN_ID: run["run_id"]}
+        told = subprocess.run(["sh", "-c", LEAK], env=env, start_new_session=True, capture_output=True, check=True)
+        leaked = stat_of(int(told.stdout))
+        trainer, incarnation = self._trainer(), self._status()["incarnation"]
+        if leaked is None:
+            raise TooLateError
+        self._signal(done, trainer, signal.SIGKILL)
+        done.proof = f"process {leaked.pid} of the run was there as process {trainer.pid} died"
+        self._until(lambda: self._status().get("incarnation", 0) > incarnation)
+        if is_alive(leaked.identity):
+            send_signal(leaked.identity, signal.SIGKILL)
+            done.problems.append(f"process {leaked.pid} was still there when the next trainer was started")
+
+    def _kill_the_supervisor(self, done: Done) -> None:
+        trainer, supervisor = self._trainer(), self._supervisor()
+        self._signal(done, supervisor, signal.SIGKILL)
+        self._wait_for_death(trainer)
+        done.expected = self._snapshots.newest_good(self._snapshots.look())
+        done.cause = None  # there was nobody to put it down to anything
+        done.proof = f"supervisor {supervisor.pid} is dead, and with it its trainer {trainer.pid}"
+        self._revived()
+
     def _kill_while_saving(self, done: Done) -> None:
-        """Freeze the trainer when a partial shows, make sure that it is still there, then kill. Too late: let it go on."""
+        """Freeze the trainer when a partial shows, let it go on in small strides until as much is written as is due, then kill.
+
+        Too late: wait for the next save.
+        """
+        size = self._snapshots.size_of_newest()
+        due = int(done.fault.share * size)
         while True:
-            self._until(lambda: bool(self._partials()))
+            self._until(self._partials, STRIDE_SECONDS)
             trainer = self._trainer()
             if not send_signal(trainer, signal.SIGSTOP):
                 raise TooLateError
-            self._until(lambda: _stands_still(trainer))  # noqa: B023 - used up before the next round
-            if unfinished := self._partials():
+            self._until(lambda: _stands_still(trainer), STRIDE_SECONDS)  # noqa: B023 - used up before the next round
+            unfinished = self._partials()
+            if unfinished and max(unfinished.values()) >= due:
                 break
             send_signal(trainer, signal.SIGCONT)
+            time.sleep(STRIDE_SECONDS)
         # Still stopped: after its death the supervisor may sweep the partial before anyone looks.
-        self._kill(done, trainer)
-        done.proof = f"process {trainer.pid} was stopped with {unfinished[0]} half written, and is dead"
+        self._signal(done, trainer, signal.SIGKILL)
+        name, written = max(unfinished.items(), key=lambda one: one[1])
+        how_far = f"{written:,} of about {size:,} bytes"
+        done.proof = f"process {trainer.pid} was stopped with {name} half written, {how_far}, and is dead"
 
-    def _partials(self) -> list[str]:
-        """Data, not seals, that is being written."""
-        names = os.listdir(self._directory)
-        return sorted(name for name in names if (final := partial_of(name)) and final.endswith(".pt"))
+    def _partials(self) -> dict[str, int]:
+        """Data, not seals, that is being written, and how much of it there is."""
+        found = {}
+        for name in os.listdir(self._directory):
+            final = partial_of(name)
+            if final is not None and not final.endswith(oracle.SEAL):
+                try:
+                    found[name] = (self._directory / name).stat().st_size
+                except FileNotFoundError:
+                    continue  # it has just been put in place
+        return found
 
-    def _kill_and_truncate(self, done: Done) -> None:
+    def _kill_and_damage(self, done: Done) -> None:
         """With the supervisor frozen, so that the damage is done before it can look."""
-        supervisor = self._status()["supervisor_pid"]
-        self._until(lambda: oracle.count_good(self._directory) >= 2)
-        os.kill(supervisor, signal.SIGSTOP)
+        self._until(lambda: self._can_be_damaged(done.fault.kind), SLOW_POLL_SECONDS)
+        trainer, supervisor = self._trainer(), self._supervisor()
+        if not send_signal(supervisor, signal.SIGSTOP):
+            raise TooLateError
         try:
-            self._kill(done, self._trainer())
-            newest = oracle.newest_good(self._directory)
-            if newest is None:
+            self._signal(done, trainer, signal.SIGKILL)
+            if done.expected is None:
                 raise TooLateError
-            path = self._directory / newest
-            size = path.stat().st_size
-            fault = Fault(f"{done.fault.id}-file", str(done.fault.kind), None, None, newest, time.time())
-            announce(str(self._directory), fault)
-            os.truncate(path, size // 2)
-            done.damaged.append(newest)
-            done.proof = f"{newest} has {path.stat().st_size:,} of {size:,} bytes, cut while the trainer is dead"
-            done.expected = oracle.newest_good(self._directory)
+            self._damage(done, self._directory / done.expected)
         finally:
             done.at = time.time()  # from here on the supervisor can know
-            os.kill(supervisor, signal.SIGCONT)
+            send_signal(supervisor, signal.SIGCONT)
+
+    def _can_be_damaged(self, kind: FaultKind) -> bool:
+        """Whether the newest is good, sealed where it is about the seal, and another good one lies below it."""
+        good = list(itertools.islice(self._snapshots.good(), 2))
+        is_newest = len(good) == 2 and self._snapshots.number(good[0]) == self._snapshots.newest_number()
+        return is_newest and (kind not in OF_THE_SEAL or (self._directory / f"{good[0]}{oracle.SEAL}").exists())
+
+    def _damage(self, done: Done, path: Path) -> None:
+        fault = done.fault
+        announce(str(self._directory), Fault(f"{fault.id}-file", str(fault.kind), None, None, path.name, time.time()))
+        share = fault.share
+        for _ in range(PLACES_MAX):
+            done.proof = self._damaged(fault.kind, path, share)
+            if fault.kind in HARMLESS or not oracle.is_good(path):
+                break
+            share = (share + GOLDEN) % 1.0  # that place is under no checksum
+        else:
+            raise UndamagedError(f"{path.name} is as good as before")
+        done.expected = self._snapshots.newest_good()
+
+    def _damaged(self, kind: FaultKind, path: Path, share: float) -> str:
+        if kind is FaultKind.FLIP_BELOW:
+            assert self._filesystem is not None
+            return self._filesystem.flip_below(path, share)
+        return DAMAGES[kind](path, share)
+
+    def _fill_disk(self, done: Done) -> None:
+        """Until a save has failed for want of room; the trainer bears that."""
+        assert self._filesystem is not None
+        failures = len(oracle.records(self._directory, "save.failed"))
+        fault = done.fault
+        done.step, done.at, done.cause, done.ends_the_trainer = self._told(), time.time(), None, False
+        announce(str(self._directory), Fault(fault.id, str(fault.kind), None, None, str(self._directory), done.at))
+        full = ""
+
+        def has_failed() -> bool:
+            nonlocal full
+            assert self._filesystem is not None
+            full = self._filesystem.fill()  # again and again: whoever prunes makes room
+            return len(oracle.records(self._directory, "save.failed")) > failures
+
+        try:
+            self._until(has_failed, FILL_SECONDS)
+        finally:
+            self._filesystem.free()
+        reason = oracle.records(self._directory, "save.failed")[-1]["reason"]
+        before = self._snapshots.newest_number()
+        self._until(lambda: self._snapshots.newest_number() > before, SLOW_POLL_SECONDS)
+        done.proof = f"{full}, a save failed ({reason}), and the next one after it went well"
+
+
+def _leader(status: dict[str, Any]) -> Identity:
+    return Identity(status["trainer_pid"], status["trainer_start_ticks"])
+
+
+def _below(leader: Identity) -> list[Identity]:
+    """All that descends from a process."""
+    stats = snapshot()
+    found = {leader.pid}
+    while more := {pid for pid, stat in stats.items() if stat.parent in found and pid not in found}:
+        found |= more
+    return [stats[pid].identity for pid in sorted(found - {leader.pid})]
 
 
 def _stands_still(trainer: Identity) -> bool:

@@ -4,42 +4,99 @@ import hashlib
 import json
 import os
 import re
+import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-_NAME = re.compile(r"ckpt_(\d+)\.pt")
+SEAL = ".sha256"
+_NAMES = re.compile(r"[^.].*?(\d+)\.(?:pt|pth|ckpt|safetensors)")
 _TAIL_BYTES = 4096
 
-
-def good_snapshots(directory: Path) -> list[str]:
-    """Names whose bytes have the digest beside them, highest number first."""
-    names = [name for name in os.listdir(directory) if _NAME.fullmatch(name)]
-    return sorted((name for name in names if _is_good(directory / name)), key=_number, reverse=True)
+Look = dict[str, tuple[int, int, int]]
+"""What lay in a directory at one moment: by name the inode, the time of change in nanoseconds, and the size."""
 
 
-def newest_good(directory: Path) -> str | None:
-    """The snapshot that must be chosen now."""
-    return next(iter(good_snapshots(directory)), None)
+def names_of(pattern: str | None) -> re.Pattern[str]:
+    """How snapshots are called: as a run's config says it, with `{step}` or as a regular expression; None: as most are."""
+    if pattern is None:
+        return _NAMES
+    if "{step}" in pattern:
+        return re.compile(re.escape(pattern).replace(re.escape("{step}"), r"(\d+)"))
+    return re.compile(pattern)
 
 
-def count_good(directory: Path) -> int:
-    """How many could be chosen now."""
-    return len(good_snapshots(directory))
+class Snapshots:
+    """The snapshots of one directory, by this module's own reading of them."""
+
+    def __init__(self, directory: Path, names: re.Pattern[str] = _NAMES) -> None:
+        self.directory = directory
+        self._names = names
+
+    def look(self) -> Look:
+        """What is there now, at no cost: what it is worth may be read later."""
+        found: Look = {}
+        with os.scandir(self.directory) as entries:
+            for entry in entries:
+                if self._names.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                    stat = entry.stat(follow_symlinks=False)
+                    found[entry.name] = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+        return found
+
+    def good(self, looked: Look | None = None) -> Iterator[str]:
+        """Names of good ones, the highest number first; of those that lay there at a moment, and are still what they were."""
+        at_first = self.look() if looked is None else looked
+        for name in sorted(at_first, key=self.number, reverse=True):
+            if self.look().get(name) == at_first[name] and is_good(self.directory / name):
+                yield name
+
+    def newest_good(self, looked: Look | None = None) -> str | None:
+        """The one that must be chosen."""
+        return next(self.good(looked), None)
+
+    def number(self, name: str) -> int:
+        """The step that a name tells."""
+        match = self._names.fullmatch(name)
+        if match is None:
+            raise ValueError(f"{name} is no name of a snapshot")
+        return int(match[1])
+
+    def newest_number(self) -> int:
+        """The highest step of any that lies there, good or not; -1 when none does."""
+        return max(map(self.number, self.look()), default=-1)
+
+    def size_of_newest(self) -> int:
+        """Bytes of the one with the highest step; 0 when there is none."""
+        found = self.look()
+        return found[max(found, key=self.number)][2] if found else 0
+
+    def good_in_quarantine(self) -> list[str]:
+        """Those that were set aside although their bytes are good."""
+        places = (self.directory / ".lastgood" / "quarantine").glob("*/*")
+        return sorted(str(path) for path in places if self._names.fullmatch(path.name) and is_good(path))
 
 
-def _number(name: str) -> int:
-    match = _NAME.fullmatch(name)
-    assert match is not None
-    return int(match[1])
-
-
-def _is_good(path: Path) -> bool:
+def is_good(path: Path) -> bool:
+    """Whether a file has the digest that its seal tells; without a seal, whether all checksums of an archive are right."""
     try:
-        lines = Path(f"{path}.sha256").read_text().splitlines()
-        said = {line.split()[-1 if line.startswith("#") else 0] for line in lines}
+        lines = Path(f"{path}{SEAL}").read_text(encoding="ascii").splitlines()
+    except FileNotFoundError:
+        return _is_whole_archive(path)
+    except (OSError, ValueError):
+        return False
+    try:
+        said = {line.split()[-1 if line.startswith("#") else 0] for line in lines if line.strip()}
         return hashlib.sha256(path.read_bytes()).hexdigest() in said
-    except (OSError, IndexError):
+    except OSError:
+        return False
+
+
+def _is_whole_archive(path: Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip() is None
+    except (OSError, zipfile.BadZipFile, NotImplementedError, EOFError):
         return False
 
 
@@ -56,9 +113,14 @@ def last_metric(directory: Path) -> dict[str, Any] | None:
 
 
 def metrics(directory: Path) -> list[dict[str, Any]]:
-    """Every line of metrics.jsonl, in order. A torn line is an error: the trainer repairs its own."""
-    with (directory / "metrics.jsonl").open(encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+    """Every line of metrics.jsonl, in order; none where a trainer writes no such file. A torn line is an error: the trainer
+    repairs its own.
+    """
+    try:
+        with (directory / "metrics.jsonl").open(encoding="utf-8") as file:
+            return [json.loads(line) for line in file]
+    except FileNotFoundError:
+        return []
 
 
 def records(directory: Path, event: str) -> list[dict[str, Any]]:
@@ -109,8 +171,9 @@ def _distance(one: float | None, other: float | None) -> float:
 
 
 def _compare_weights(found: Findings, baseline: Path, survivor: Path, final_step: int) -> None:
-    names = [newest_good(directory) for directory in (baseline, survivor)]
-    if None in names or names[0] != names[1] or _number(str(names[0])) != final_step:
+    both = [Snapshots(directory) for directory in (baseline, survivor)]
+    names = [one.newest_good() for one in both]
+    if None in names or names[0] != names[1] or both[0].number(str(names[0])) != final_step:
         found.problems.append(f"the last good snapshots are {names[0]} and {names[1]}, not both of step {final_step}")
         return
     import torch
@@ -145,9 +208,3 @@ def leaked(run_id: str) -> list[int]:
         except OSError:
             continue  # it ended, or is not ours to look at
     return found
-
-
-def good_in_quarantine(directory: Path) -> list[str]:
-    """Snapshots that were set aside although their bytes are good."""
-    places = (directory / ".lastgood" / "quarantine").glob("*/*")
-    return sorted(str(path) for path in places if _NAME.fullmatch(path.name) and _is_good(path))

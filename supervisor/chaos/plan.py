@@ -1,6 +1,8 @@
 """The plan of a campaign: which fault where, drawn from a seed. Pure. Where means at which step, never when."""
 
+import math
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -10,41 +12,103 @@ class FaultKind(StrEnum):
 
     KILL = "kill"
     """SIGKILL to the trainer."""
+    KILL_TREE = "kill-tree"
+    """SIGKILL to the trainer and all that descends from it."""
     KILL_WHILE_SAVING = "kill-while-saving"
     """SIGKILL while a snapshot is half written, proven by the partial of a stopped process."""
+    STOP = "stop"
+    """SIGSTOP: the trainer lives and does nothing any more."""
+    TERMINATE = "terminate"
+    """SIGTERM from somebody else than its supervisor."""
+    LEAK_A_GRANDCHILD = "leak-a-grandchild"
+    """A process of the run that has left the trainer's tree and session, then SIGKILL to the trainer."""
+    KILL_THE_SUPERVISOR = "kill-the-supervisor"
+    """SIGKILL to the supervisor, which is then started again as a service manager would."""
     TRUNCATE = "truncate"
-    """SIGKILL, and the newest snapshot is cut in half while the trainer is dead."""
+    """The newest snapshot is cut short while the trainer is dead; so for the kinds that follow."""
+    EMPTY = "empty"
+    """It has no bytes any more."""
+    FLIP_BIT = "flip-bit"
+    """One bit of it is another."""
+    ZERO_PAGE = "zero-page"
+    """4096 bytes of it are zeros."""
+    ZERO_TAIL = "zero-tail"
+    """From somewhere on it is zeros, as after a power cut."""
+    DROP_SEAL = "drop-seal"
+    """Its seal is gone; its bytes are good."""
+    GARBLE_SEAL = "garble-seal"
+    """Its seal tells another digest."""
+    HALF_A_FOLDER = "half-a-folder"
+    """A folder lies above it, sealed, of which one file is missing."""
+    FLIP_BELOW = "flip-below-the-filesystem"
+    """One bit of it is another on the device, behind the filesystem's back: no time, no size has changed."""
+    FILL_DISK = "fill-disk"
+    """The filesystem is full while the trainer saves."""
+
+
+ON_STORAGE = frozenset(
+    {
+        FaultKind.TRUNCATE,
+        FaultKind.EMPTY,
+        FaultKind.FLIP_BIT,
+        FaultKind.ZERO_PAGE,
+        FaultKind.ZERO_TAIL,
+        FaultKind.DROP_SEAL,
+        FaultKind.GARBLE_SEAL,
+        FaultKind.HALF_A_FOLDER,
+        FaultKind.FLIP_BELOW,
+    }
+)
+"""Those that are done to a snapshot while the trainer is dead."""
+
+OWN_FILESYSTEM = frozenset({FaultKind.FLIP_BELOW, FaultKind.FILL_DISK})
+"""Those that are done to nobody's filesystem but one that the campaign has made."""
+
+FIRST_SHARE, LAST_SHARE = 0.15, 0.85  # before, too little is at stake; after, the run may be over before it is done
+STEPS_MIN = 2  # of the stretch that a fault has to itself
 
 
 @dataclass(frozen=True)
 class PlannedFault:
-    """A fault to do once the trainer has told `at_step`."""
+    """A fault to do once the trainer has told `at_step`; `share`, from 0 to 1, says where in a file or in a save."""
 
     id: str
     kind: FaultKind
     at_step: int
+    share: float = 0.0
 
 
-KINDS = (FaultKind.KILL, FaultKind.KILL_WHILE_SAVING, FaultKind.TRUNCATE, FaultKind.KILL)
-FIRST_SHARE, LAST_SHARE = 0.15, 0.85  # before, too little is at stake; after, the run may be over before it is done
+def draw(seed: int, final_step: int, count: int, weights: Mapping[FaultKind, float]) -> tuple[PlannedFault, ...]:
+    """The plan of `seed`: so many faults, each in a stretch of the run of its own, the kinds as often as they weigh.
 
-
-def draw(seed: int, final_step: int) -> tuple[PlannedFault, ...]:
-    """The plan of `seed`: every kind, one in each of as many stretches of the run; never a truncation first.
-
-    The first stretch may hold a single snapshot, and a run whose only snapshot is cut cannot go on. Raises ValueError
-    when the run is too short to hold the faults.
+    No kind is left out where there are as many faults as kinds. Raises ValueError, in words, when the run is too short for them.
     """
     generator = random.Random(seed)
-    kinds = list(KINDS)
-    generator.shuffle(kinds)
-    if kinds[0] is FaultKind.TRUNCATE:
-        kinds.append(kinds.pop(0))
     begin, end = int(final_step * FIRST_SHARE), int(final_step * LAST_SHARE)
-    width = (end - begin) // len(kinds)
-    if width < 2:
-        raise ValueError(f"a run of {final_step} steps is too short for {len(kinds)} faults")
+    width = (end - begin) // count
+    if width < STEPS_MIN:
+        most = (end - begin) // STEPS_MIN
+        raise ValueError(f"a run of {final_step} steps is too short for {count} faults; it has room for {most}")
+    kinds = [kind for kind, times in _counts(generator, count, weights).items() for _ in range(times)]
+    generator.shuffle(kinds)
     return tuple(
-        PlannedFault(f"{seed}-{number}", kind, begin + width * number + generator.randrange(width // 2 + 1))
+        PlannedFault(
+            f"{seed}-{number}", kind, begin + width * number + generator.randrange(width // 2 + 1), generator.random()
+        )
         for number, kind in enumerate(kinds)
     )
+
+
+def _counts(generator: random.Random, count: int, weights: Mapping[FaultKind, float]) -> dict[FaultKind, int]:
+    """How often each kind: its share of all, rounded, and at least once where that is possible; what is left goes by lot."""
+    kinds = sorted(weights)
+    generator.shuffle(kinds)
+    total = math.fsum(weights.values())
+    due = {kind: count * weights[kind] / total for kind in kinds}
+    least = 1 if count >= len(kinds) else 0
+    counts = {kind: max(least, math.floor(due[kind])) for kind in kinds}
+    while sum(counts.values()) < count:
+        counts[max(kinds, key=lambda kind: due[kind] - counts[kind])] += 1
+    while sum(counts.values()) > count:
+        counts[max((k for k in kinds if counts[k] > least), key=lambda kind: counts[kind] - due[kind])] -= 1
+    return counts

@@ -4,12 +4,16 @@ import json
 import os
 import shutil
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.bench import ROOT, Bench, until
+from supervisor.chaos.plan import FaultKind
+from tests.bench import ROOT, TRAINER, Bench, until
+from tests.crash import disks
+from tests.crash.conftest import give_up
 
 CONFIG = """
 run: {{name: small, final_step: 120}}
@@ -27,17 +31,75 @@ def wrote_config(bench: Bench) -> None:
 @pytest.mark.heavy
 @pytest.mark.timeout(240)
 def test_a_campaign_passes_and_shows_what_was_chosen(bench: Bench) -> None:
-    """Three kills, one of them in a save, and a truncation: the survivor equals the baseline bit for bit."""
+    """Four kinds on processes and on storage: the survivor equals the baseline bit for bit, which is computed once."""
     wrote_config(bench)
-    done = bench.lastgood("chaos", "run.yaml", "--seed", "3", timeout=200)
+    words = ("chaos", "run.yaml", "--faults=4", "--kinds=kill,kill-while-saving,truncate,kill-tree", "--seed")
+    done = bench.lastgood(*words, "3", timeout=200)
 
     assert 0 == done.returncode, done.stdout + done.stderr
-    for words in ("kill-while-saving", "half written, and is dead", "truncate", "steps compared: 120", "PASSED"):
-        assert words in done.stdout
+    for said in ("kill-while-saving", "half written, ", "truncate", "kill-tree", "steps compared: 120", "PASSED"):
+        assert said in done.stdout
     assert "largest difference in loss: 0.0\nweights identical: yes\n" in done.stdout
     survivor = bench.folder / "out" / "chaos" / "small-seed3" / "survivor"
     causes = [json.loads(line) for line in (survivor / ".lastgood" / "events.jsonl").read_text().splitlines()]
     assert 4 == len([r for r in causes if r["event"] == "trainer.exited" and r["cause"] == "chaos"])
+
+    again = bench.lastgood(*words, "4", timeout=200)
+    assert (0, True) == (again.returncode, "as computed before" in again.stdout), again.stdout + again.stderr
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(600)
+def test_every_kind_of_fault_is_done_and_survived(bench: Bench) -> None:
+    """All of them in one run, those that need a filesystem of their own too, and nothing of a mount is left."""
+    if why := disks.why_not("ext4"):
+        give_up(why)
+    config = (ROOT / "config" / "chaos.yaml").read_text().replace("config/trainer", f"{ROOT}/config/trainer")
+    (bench.folder / "run.yaml").write_text(config)
+    done = bench.lastgood("chaos", "run.yaml", f"--faults={len(FaultKind)}", "--seed=7", timeout=580)
+    told = done.stdout.partition("what was done, and what followed")[0]
+
+    assert 0 == done.returncode, done.stdout + done.stderr
+    assert set(FaultKind) == {kind for kind in FaultKind if f": {kind}: " in told}
+    assert "left out" not in done.stdout
+    assert not os.path.ismount(bench.folder / "out" / "chaos" / "chaos-seed7" / "mount")
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(240)
+def test_any_command_can_be_judged_but_for_its_sums(bench: Bench) -> None:
+    """A trainer that nobody knows: the choice, the causes and the leaks are judged, and that no sum was compared is said."""
+    line = f'exec {sys.executable} {TRAINER} "$LASTGOOD_CHECKPOINT_DIR" --steps=400 --pause=0.05 "$@"'
+    config = {
+        "run": {"name": "any", "final_step": 400},
+        "trainer": {"command": ["sh", "-c", line, "sh"], "resume": "--from={snapshot}"},
+        "checkpoints": {"dir": "checkpoints", "settle_seconds": 0.2},
+        "stall": {"running_seconds": 3, "saving_seconds": 3},
+    }
+    (bench.folder / "run.yaml").write_text(json.dumps(config))
+    done = bench.lastgood("chaos", "run.yaml", "--faults=6", "--seed=1", timeout=200)
+
+    assert 0 == done.returncode, done.stdout + done.stderr
+    assert "not compared bit for bit: only the bundled trainer computes the same twice" in done.stdout
+    assert "left out: kill-while-saving: " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--kinds", "kill,melt"), "--kinds: 'melt' is no kind of fault; they are kill, kill-tree, "),
+        (("--faults", "60"), "a run of 120 steps is too short for 60 faults; it has room for 42"),
+    ],
+)
+def test_a_campaign_that_makes_no_sense_is_refused_with_the_cure(
+    bench: Bench, words: tuple[str, str], said: str
+) -> None:
+    """In one line, before anything is trained."""
+    wrote_config(bench)
+    done = bench.lastgood("chaos", "run.yaml", *words)
+
+    assert (2, 1) == (done.returncode, len(done.stderr.strip().splitlines()))
+    assert said in done.stderr
 
 
 @pytest.mark.heavy
@@ -70,7 +132,7 @@ def losses(directory: Path) -> dict[int, float]:
 
 
 def test_a_campaign_over_a_run_it_cannot_judge_is_refused(bench: Bench) -> None:
-    """Without the bundled trainer or a final step there is nothing to hold the survivor against."""
+    """Without a final step no fault can be placed."""
     (bench.folder / "run.yaml").write_text("trainer: {command: [sh, x], resume: self}\ncheckpoints: {dir: x}\n")
     done = bench.lastgood("chaos", "run.yaml")
 
@@ -95,8 +157,7 @@ def test_an_interrupted_campaign_leaves_no_trainer(bench: Bench, number: signal.
     """Ctrl-C or SIGTERM in the baseline ends what the campaign had started."""
     wrote_config(bench)
     process = bench.start("chaos", "run.yaml", "--seed", "5")
-    log = bench.folder / "out" / "chaos" / "small-seed5" / "baseline" / "metrics.jsonl"
-    until(log.exists, 60)
+    until(lambda: list((bench.folder / "out" / "chaos" / "baselines").glob("*/metrics.jsonl")), 60)
     process.send_signal(number)
     assert 0 != process.wait(30)
 

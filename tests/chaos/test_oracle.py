@@ -91,16 +91,61 @@ def test_states_are_compared_bit_for_bit(one: Any, other: Any, equal: bool) -> N
 
 
 def test_the_newest_good_is_found_without_the_product(tmp_path: Path) -> None:
-    """By its own reading of names and digests: a flipped, a cut and an unsealed one are no choice."""
-    for step in (9, 10, 100, 1000):
+    """By its own reading of names, digests and checksums: flipped and cut ones are no choice, with a seal or without."""
+    there = oracle.Snapshots(tmp_path)
+    assert (None, -1, 0) == (there.newest_good(), there.newest_number(), there.size_of_newest())
+    for step in (8, 9, 10, 100, 1000, 2000):
         save_checkpoint_atomic({"w": torch.ones(500)}, tmp_path / f"ckpt_{step:08d}.pt")
-    assert "ckpt_00001000.pt" == oracle.newest_good(tmp_path)
+    assert "ckpt_00002000.pt" == there.newest_good()
+    flip_bit(tmp_path / "ckpt_00002000.pt", 1500)
     flip_bit(tmp_path / "ckpt_00001000.pt", 1500)
+    (tmp_path / "ckpt_00001000.pt.sha256").unlink()
     os.truncate(tmp_path / "ckpt_00000100.pt", 100)
     (tmp_path / "ckpt_00000010.pt.sha256").unlink()
+    (tmp_path / "ckpt_00000009.pt.sha256").write_text("\N{SNOWMAN}", encoding="utf-8")
+    (tmp_path / "ckpt_00003000.pt").mkdir()
+    (tmp_path / ".ckpt_00004000.pt.partial-1-00000000").write_text("x")
 
-    assert ["ckpt_00000009.pt"] == oracle.good_snapshots(tmp_path)
-    assert 1 == oracle.count_good(tmp_path)
+    assert ["ckpt_00000010.pt", "ckpt_00000008.pt"] == list(there.good())
+    assert (2000, (tmp_path / "ckpt_00002000.pt").stat().st_size) == (there.newest_number(), there.size_of_newest())
+
+
+def test_what_was_written_since_is_not_what_had_to_be_chosen(tmp_path: Path) -> None:
+    """At a death a good one and a bad one lay there; the next trainer has put a good one in the place of the bad one."""
+    for step in (9, 10):
+        save_checkpoint_atomic({"w": torch.ones(500)}, tmp_path / f"ckpt_{step:08d}.pt")
+    there = oracle.Snapshots(tmp_path)
+    flip_bit(tmp_path / "ckpt_00000010.pt", 1500)
+    looked = there.look()
+    save_checkpoint_atomic({"w": torch.ones(500)}, tmp_path / "ckpt_00000010.pt")
+
+    assert "ckpt_00000009.pt" == there.newest_good(looked)
+    assert "ckpt_00000010.pt" == there.newest_good()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "step"),
+    [
+        (None, "ckpt_00000012.pt", 12),
+        (None, "epoch3-step_40.ckpt", 40),
+        (None, "model.pt", None),
+        (None, ".ckpt_1.pt", None),
+        ("net.{step}.bin", "net.7.bin", 7),
+        ("net.{step}.bin", "netx7xbin", None),
+        (r"w(\d+)", "w5", 5),
+    ],
+)
+def test_names_are_those_of_the_runs_config(pattern: str | None, name: str, step: int | None, tmp_path: Path) -> None:
+    """Nobody's rule but this one decides what the oracle looks at."""
+    there = oracle.Snapshots(tmp_path, oracle.names_of(pattern))
+    (tmp_path / name).write_bytes(b"x")
+
+    assert ([name] if step is not None else []) == list(there.look())
+    if step is None:
+        with pytest.raises(ValueError, match="is no name of a snapshot"):
+            there.number(name)
+    else:
+        assert step == there.number(name)
 
 
 def test_a_good_one_in_quarantine_is_noticed(tmp_path: Path) -> None:
@@ -108,10 +153,10 @@ def test_a_good_one_in_quarantine_is_noticed(tmp_path: Path) -> None:
     place = tmp_path / ".lastgood" / "quarantine" / "x"
     place.mkdir(parents=True)
     save_checkpoint_atomic({"w": torch.ones(500)}, place / "ckpt_00000001.pt")
-    assert [str(place / "ckpt_00000001.pt")] == oracle.good_in_quarantine(tmp_path)
+    assert [str(place / "ckpt_00000001.pt")] == oracle.Snapshots(tmp_path).good_in_quarantine()
 
     flip_bit(place / "ckpt_00000001.pt", 1500)
-    assert [] == oracle.good_in_quarantine(tmp_path)
+    assert [] == oracle.Snapshots(tmp_path).good_in_quarantine()
 
 
 def test_a_leaked_process_is_noticed() -> None:

@@ -1,0 +1,158 @@
+"""What followed from each fault, and whether that is right: by the records, the oracle's eyes and the system alone."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from supervisor.chaos import oracle
+from supervisor.chaos.inject import Done
+from supervisor.chaos.plan import FaultKind
+
+RESUME_SECONDS_MAX = 120.0
+"""From a fault to the next new step: a run that is kept safe and never goes on is not kept."""
+
+EXPLAINED = frozenset({"completed", "stopped", "resume-refuted"})
+"""Causes of an exit that need no fault: the end of the run, and what a bad snapshot that was found too late entails."""
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A fault, what had to follow, what followed, and what is wrong with that; times are unix seconds."""
+
+    id: str
+    kind: str
+    planned_step: int
+    step: int
+    at: float
+    proof: str
+    expected: str | None
+    chosen: str | None
+    why: str
+    cause: str | None
+    steps_lost: int | None
+    seconds_to_detect: float | None
+    seconds_to_resume: float | None
+    problems: tuple[str, ...]
+
+
+class Records:
+    """The records of one run, in order."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._by_event: dict[str, list[Record]] = {}
+        self._metrics: list[Record] | None = None
+
+    def __call__(self, event: str) -> list[Record]:
+        """Those of one kind."""
+        if event not in self._by_event:
+            self._by_event[event] = oracle.records(self._directory, event)
+        return self._by_event[event]
+
+    def first_step(self, incarnation: int) -> float | None:
+        """When an incarnation finished its first step: by its own metrics, or when the supervisor knew of a step or snapshot."""
+        if self._metrics is None:
+            self._metrics = oracle.metrics(self._directory)
+        told = next((line["time"] for line in self._metrics if line["incarnation"] == incarnation), None)
+        if told is not None:
+            return float(told)
+        records = (one for event in ("restart.timeline", "trainer.progressed") for one in self(event))
+        known = next((one for one in records if one["incarnation"] == incarnation), None)
+        return None if known is None else moment(known)
+
+    def exit_of(self, incarnation: int) -> Record | None:
+        """How an incarnation ended."""
+        return next((one for one in self("trainer.exited") if one["incarnation"] == incarnation), None)
+
+    def starts_after(self, at: float) -> Iterator[Record]:
+        """The trainers that were started since."""
+        return (one for one in self("trainer.spawned") if moment(one) >= at)
+
+
+def moment(record: Record) -> float:
+    """When a record was written, in unix seconds."""
+    return datetime.fromisoformat(record["timestamp"]).timestamp()
+
+
+def judge(done: Done, records: Records) -> Outcome:
+    """What became of one fault."""
+    fault = done.fault
+    death = next((one for one in records("trainer.exited") if one["fault"] == fault.id), None)
+    start = _went_on(done, death, records)
+    first = None if start is None else records.first_step(start["incarnation"])
+    resumed = None if first is None else first - done.at
+    problems = [*done.problems, *_about_death(done, death), *_about_start(done, start, resumed)]
+    return Outcome(
+        id=fault.id,
+        kind=str(fault.kind),
+        planned_step=fault.at_step,
+        step=done.step,
+        at=done.at,
+        proof=done.proof,
+        expected=done.expected,
+        chosen=None if start is None else start["resumed_from"],
+        why=_why(start, records),
+        cause=None if death is None else death["cause"],
+        steps_lost=None if start is None or start["step"] is None else max(0, done.step - start["step"]),
+        seconds_to_detect=None if death is None else moment(death) - done.at,
+        seconds_to_resume=resumed,
+        problems=tuple(f"{fault.kind} at step {done.step}: {problem}" for problem in problems),
+    )
+
+
+def unplanned(done: Iterable[Done], records: Records) -> Iterator[str]:
+    """Deaths that no fault of the plan explains, and that were not wished for."""
+    ids = {one.fault.id for one in done}
+    for one in records("trainer.exited"):
+        if one["fault"] not in ids and one["cause"] not in EXPLAINED:
+            yield f"the trainer died at step {one['step']} without a fault: {one['cause']}"
+
+
+def _went_on(done: Done, death: Record | None, records: Records) -> Record | None:
+    """The trainer that the run went on with: one that was found to have begun from a bad snapshot is none."""
+    if not done.ends_the_trainer:
+        return None
+    starts = list(records.starts_after(done.at if death is None else moment(death)))
+    if done.fault.kind is FaultKind.FLIP_BELOW:
+        starts = [one for one in starts if not _was_refuted(one, records)]
+    return starts[0] if starts else None
+
+
+def _was_refuted(start: Record, records: Records) -> bool:
+    ended = records.exit_of(start["incarnation"])
+    return ended is not None and ended["cause"] == "resume-refuted"
+
+
+def _about_death(done: Done, death: Record | None) -> Iterator[str]:
+    if not done.proof:
+        yield "it is not proven to have happened"
+    if done.cause is not None and (death is None or death["cause"] != done.cause):
+        yield f"the death was put down to {death and death['cause']}, not to {done.cause}"
+
+
+def _about_start(done: Done, start: Record | None, resumed: float | None) -> Iterator[str]:
+    if not done.ends_the_trainer:
+        return
+    if start is None:
+        yield "no trainer was started after it"
+        return
+    if start["resumed_from"] != done.expected:
+        yield f"resumed {start['resumed_from']}, not {done.expected}"
+    if resumed is None:
+        yield "no step was made after it"
+    elif resumed > RESUME_SECONDS_MAX:
+        yield f"the next step came after {resumed:.0f} s"
+
+
+def _why(start: Record | None, records: Records) -> str:
+    """Why the chosen one was chosen, in the supervisor's own words."""
+    if start is None:
+        return "-"
+    for fallback in records("fallback.chosen"):
+        if fallback["incarnation"] == start["incarnation"] and fallback["by"] == "supervisor":
+            return "; ".join(f"{one['name']} {one['verdict']}" for one in fallback["rejected"])
+    return f"newest, proof {start['proof']}"

@@ -1,0 +1,174 @@
+"""What followed from a fault is judged by the records alone, and each thing that can be wrong is found."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.chaos.inject import Done
+from supervisor.chaos.judging import RESUME_SECONDS_MAX, Outcome, Records, judge, unplanned
+from supervisor.chaos.plan import FaultKind, PlannedFault
+
+AT = 1_700_000_000.0
+GOOD, OLDER = "ckpt_00000020.pt", "ckpt_00000010.pt"
+
+
+def stamp(seconds: float) -> str:
+    """A record's time, so many seconds after the fault."""
+    minutes, rest = divmod(800 + seconds, 60)  # AT is 22:13:20
+    return f"2023-11-14T22:{int(minutes):02d}:{rest:06.3f}Z"
+
+
+def exited(incarnation: int, at: float, fault: str | None, cause: str = "chaos", step: int = 25) -> dict[str, Any]:
+    """A death."""
+    return {
+        "event": "trainer.exited",
+        "timestamp": stamp(at),
+        "incarnation": incarnation,
+        "fault": fault,
+        "cause": cause,
+        "step": step,
+    }
+
+
+def spawned(incarnation: int, at: float, name: str | None = GOOD) -> dict[str, Any]:
+    """A start."""
+    step = None if name is None else int(name[5:13])
+    return {
+        "event": "trainer.spawned", "timestamp": stamp(at), "incarnation": incarnation,
+        "resumed_from": name, "step": step, "proof": "sealed",
+    }  # fmt: skip
+
+
+def done(kind: FaultKind = FaultKind.KILL, **more: Any) -> Done:
+    """A fault that was done at step 25, after which one snapshot must be chosen."""
+    return Done(PlannedFault("f1", kind, 24), AT, 25, "it is dead", **{"expected": GOOD, **more})
+
+
+RIGHT = [spawned(1, -9, None), exited(1, 0.5, "f1"), spawned(2, 1.0)]
+METRICS = [{"incarnation": 1, "step": 25, "time": AT - 1}, {"incarnation": 2, "step": 21, "time": AT + 1.25}]
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Callable[..., Records]:
+    """Records that a run has left, and its metrics."""
+
+    def left(*found: dict[str, Any], metrics: list[dict[str, Any]] | None = METRICS) -> Records:
+        (tmp_path / ".lastgood").mkdir()
+        lines = "".join(json.dumps(one) + "\n" for one in found)
+        (tmp_path / ".lastgood" / "events.jsonl").write_text(lines)
+        if metrics is not None:
+            (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in metrics))
+        return Records(tmp_path)
+
+    return left
+
+
+def test_what_went_right_is_told(records: Callable[..., Records]) -> None:
+    """When it was noticed, what was chosen and why, what that cost, and when the next step was made."""
+    outcome = judge(done(), records(*RIGHT))
+
+    assert () == outcome.problems
+    assert (GOOD, "newest, proof sealed", "chaos", 5) == (
+        outcome.chosen,
+        outcome.why,
+        outcome.cause,
+        outcome.steps_lost,
+    )
+    assert (0.5, 1.25) == pytest.approx((outcome.seconds_to_detect, outcome.seconds_to_resume))
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_run_that_writes_no_metrics_is_timed_by_what_the_supervisor_was_told(
+    is_new: bool, records: Callable[..., Records]
+) -> None:
+    """Any command's first step is in its output, and so in a record; a supervisor that is new knows only what was saved."""
+    progressed = {"event": "trainer.progressed", "timestamp": stamp(3.0), "incarnation": 2}
+    timeline = {"event": "restart.timeline", "timestamp": stamp(2.0), "incarnation": 2}
+    there = (*RIGHT, progressed) if is_new else (*RIGHT, progressed, timeline)
+
+    assert (3.0 if is_new else 2.0) == judge(done(), records(*there, metrics=None)).seconds_to_resume
+
+
+@pytest.mark.parametrize(
+    ("found", "more", "said"),
+    [
+        ([RIGHT[0], RIGHT[2]], {}, "the death was put down to None, not to chaos"),
+        ([RIGHT[0], exited(1, 0.5, "f1", "crashed"), RIGHT[2]], {}, "the death was put down to crashed, not to chaos"),
+        ([RIGHT[0], exited(1, 0.5, "f2"), RIGHT[2]], {}, "the death was put down to None, not to chaos"),
+        (RIGHT, {"proof": ""}, "it is not proven to have happened"),
+        ([*RIGHT[:2], spawned(2, 1.0, OLDER)], {}, f"resumed {OLDER}, not {GOOD}"),
+        ([*RIGHT[:2], spawned(2, 1.0, None)], {}, f"resumed None, not {GOOD}"),
+        (RIGHT[:2], {}, "no trainer was started after it"),
+        ([*RIGHT[:2], spawned(3, 1.0)], {}, "no step was made after it"),
+        (RIGHT, {"problems": ["process 7 was still there"]}, "process 7 was still there"),
+    ],
+)
+def test_each_thing_that_is_wrong_is_said(
+    found: list[dict[str, Any]], more: dict[str, Any], said: str, records: Callable[..., Records]
+) -> None:
+    """A death that was not understood, another choice, a run that does not go on, a fault that was none."""
+    fault = done(**{key: value for key, value in more.items() if key != "proof"})
+    fault.proof = more.get("proof", fault.proof)
+    problems = judge(fault, records(*found)).problems
+
+    assert f"kill at step 25: {said}" in problems
+
+
+def test_a_run_that_goes_on_too_late_is_not_kept(records: Callable[..., Records]) -> None:
+    """Safe for ever and never training is no success."""
+    late = [METRICS[0], METRICS[1] | {"time": AT + RESUME_SECONDS_MAX + 1}]
+
+    assert ("kill at step 25: the next step came after 121 s",) == judge(done(), records(*RIGHT, metrics=late)).problems
+
+
+def refuted() -> list[dict[str, Any]]:
+    """A start on trust from what turned out to be bad, and the one that follows."""
+    return [*RIGHT[:2], spawned(2, 1.0), exited(2, 1.5, None, "resume-refuted"), spawned(3, 2.0, OLDER)]
+
+
+def test_a_start_on_trust_that_was_taken_back_counts_for_damage_below_the_filesystem_alone(
+    records: Callable[..., Records],
+) -> None:
+    """Nothing tells of that damage before the bytes are read again; any other must be known before the start."""
+    metrics = [*METRICS, {"incarnation": 3, "step": 11, "time": AT + 3}]
+    there = records(*refuted(), metrics=metrics)
+    below = judge(done(FaultKind.FLIP_BELOW, expected=OLDER), there)
+
+    assert (OLDER, ()) == (below.chosen, below.problems)
+    assert (f"truncate at step 25: resumed {GOOD}, not {OLDER}",) == judge(
+        done(FaultKind.TRUNCATE, expected=OLDER), there
+    ).problems
+
+
+def test_a_supervisor_that_was_killed_puts_nothing_down(records: Callable[..., Records]) -> None:
+    """Its trainer's death is known to nobody; what counts is what the next one starts from, and when."""
+    outcome = judge(done(FaultKind.KILL_THE_SUPERVISOR, cause=None), records(RIGHT[0], RIGHT[2]))
+
+    assert (GOOD, None, ()) == (outcome.chosen, outcome.seconds_to_detect, outcome.problems)
+
+
+def test_a_fault_that_ends_no_trainer_needs_no_start(records: Callable[..., Records]) -> None:
+    """A full disk is borne."""
+    outcome: Outcome = judge(done(FaultKind.FILL_DISK, cause=None, ends_the_trainer=False), records(RIGHT[0]))
+
+    assert (None, None, None, ()) == (outcome.chosen, outcome.steps_lost, outcome.seconds_to_resume, outcome.problems)
+
+
+def test_why_another_was_passed_over_is_told_in_the_supervisors_words(records: Callable[..., Records]) -> None:
+    """By the record of the fallback that the supervisor made for that start, not the trainer's own."""
+    fallback = {"event": "fallback.chosen", "incarnation": 2, "by": "supervisor", "timestamp": stamp(0.9)}
+    told = fallback | {"rejected": [{"name": "ckpt_00000030.pt", "verdict": "corrupt"}]}
+    own = fallback | {"by": "trainer", "rejected": []}
+
+    assert "ckpt_00000030.pt corrupt" == judge(done(), records(*RIGHT, own, told)).why
+
+
+@pytest.mark.parametrize("cause", ["crashed", "stalled", "killed", "out-of-memory"])
+def test_a_death_that_no_fault_explains_is_a_problem(cause: str, records: Callable[..., Records]) -> None:
+    """A campaign knows all that it does; whatever else kills the trainer is a finding."""
+    there = records(*RIGHT, exited(2, 5, None, cause, 30), exited(3, 6, None, "completed"), *refuted()[3:4])
+
+    assert [f"the trainer died at step 30 without a fault: {cause}"] == list(unplanned([done()], there))
