@@ -332,6 +332,7 @@ class StandingBy:
         self._world = world
         self._ready_at: float | None = None
         self.pids = ()
+        self.missing: str | None = None
 
     @property
     def due(self) -> float:
