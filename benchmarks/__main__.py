@@ -60,7 +60,7 @@ def run(asked: argparse.Namespace) -> list[Measured]:
         results += measured
         for name, reason in left_out.items():
             print(f"{name} is left out: {reason}", file=sys.stderr)
-    return results
+    return sorted(results, key=lambda one: ROWS.index(one.row))
 
 
 def main(words: list[str] | None = None) -> int:

@@ -17,7 +17,7 @@ from tests.simulator import life, promises
 from tests.simulator.plan import Fault, Plan, Planned, Style, drawn
 
 FIRST, LAST = 1_000, 10_000  # restarts, after which memory is looked at
-APART_SECONDS = 30.0
+APART_SECONDS = 12.0
 GROWTH_BYTES_MAX = 100_000  # eleven bytes a restart
 OURS = [tracemalloc.Filter(True, f"{Path(one.__file__).parent}/*") for one in (supervisor, lastgood)]
 
@@ -27,7 +27,7 @@ class EnoughError(Exception):
 
 
 def long_life() -> Plan:
-    """A trainer that trains and saves for as long as it is let, and is killed every half minute."""
+    """A trainer that trains and saves for as long as it is let, and is killed every twelve seconds."""
     plan = next(plan for plan in map(drawn, range(1000)) if plan.style is Style.SEALED and plan.resume == "env")
     config = dataclasses.replace(plan.config, final_step=None, keep=2, every=0)
     faults = tuple(Planned(60.0 + APART_SECONDS * number, Fault.CHAOS, 0.5) for number in range(LAST + 100))
