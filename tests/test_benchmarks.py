@@ -8,7 +8,6 @@ import random
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from benchmarks.harness import Measured, Row, Scale, Sides, groups, measure
 from benchmarks.report import table
 from benchmarks.rows import ROWS
 from tests.crash.conftest import give_up
+from tests.pace import slowness
 
 ROOT = Path(__file__).parents[1]
 
@@ -336,21 +336,6 @@ HALF_STRENGTH = {
     "ladder-command": 800,
 }
 """Twice what each row may measure: so much is no noise, also on a machine that does other things meanwhile."""
-
-LOOP, LOOP_SECONDS = 2_000_000, 0.15
-"""Turns of a plain loop, and how long they take where the targets were set."""
-
-
-def slowness() -> float:
-    """How many times slower this machine is now than where the targets were set; at least 1."""
-    taken = []
-    for _ in range(5):
-        started = time.perf_counter()
-        total = 0
-        for number in range(LOOP):
-            total += number
-        taken.append(time.perf_counter() - started)
-    return max(1.0, statistics.median(taken) / LOOP_SECONDS)
 
 
 @pytest.mark.heavy
