@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,22 @@ def test_the_newest_good_is_found_without_the_product(tmp_path: Path) -> None:
 
     assert ["ckpt_00000010.pt", "ckpt_00000008.pt"] == list(there.good())
     assert (2000, (tmp_path / "ckpt_00002000.pt").stat().st_size) == (there.newest_number(), there.size_of_newest())
+
+
+def test_no_flip_in_an_archive_without_a_seal_is_more_than_no(tmp_path: Path) -> None:
+    """Each bit of a small one, headers too: it is good or it is not, and the oracle goes on."""
+    path = tmp_path / "ckpt_00000001.pt"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a/data.pkl", b"\x80\x02}.")
+    content = path.read_bytes()
+    found = set()
+    for bit in range(8 * len(content)):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        found.add(oracle.is_good(path))
+
+    assert {True, False} == found
 
 
 def test_what_was_written_since_is_not_what_had_to_be_chosen(tmp_path: Path) -> None:
