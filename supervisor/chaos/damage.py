@@ -112,7 +112,6 @@ DAMAGES: dict[FaultKind, Callable[[Path, float], str]] = {
 HARMLESS = frozenset({FaultKind.DROP_SEAL, FaultKind.HALF_A_FOLDER})
 """After which the snapshot itself is as good as before."""
 
-
 OF_THE_SEAL = frozenset({FaultKind.DROP_SEAL, FaultKind.GARBLE_SEAL})
 """What needs a seal beside the snapshot."""
 

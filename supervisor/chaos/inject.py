@@ -28,10 +28,8 @@ STRIDE_SECONDS = 0.0002  # a save of a small model takes some milliseconds
 SLOW_POLL_SECONDS = 0.05  # where each look reads whole files
 FILL_SECONDS = 0.01  # a disk is kept full for as long as others make room
 DEATH_SECONDS = 30.0
-PLACES_MAX, GOLDEN = (
-    10,
-    0.381966,
-)  # tries to damage what is under a checksum, and how far apart they are, as a share of the file
+PLACES_MAX = 10  # tries to damage what is under a checksum
+PLACE_SHARE = 0.381966  # of the file, that two tries are apart: no two of them meet
 LEAK = "sleep 86400 >/dev/null 2>&1 & echo $!"
 
 
@@ -275,7 +273,7 @@ class Injector:
             done.proof = self._damaged(fault.kind, path, share)
             if fault.kind in HARMLESS or not oracle.is_good(path):
                 break
-            share = (share + GOLDEN) % 1.0  # that place is under no checksum
+            share = (share + PLACE_SHARE) % 1.0  # that place is under no checksum
         else:
             raise UndamagedError(f"{path.name} is as good as before")
         done.expected = self._snapshots.newest_good()
