@@ -129,7 +129,7 @@ def _file(file: BinaryIO, path: str, size: int) -> Description:
     try:
         inside = module.inside(file)
         parts = iter(inside.tensors)
-        tensors.extend(replace(part, name=_text(part.name)) for part in islice(parts, TENSORS_MAX))
+        tensors.extend(map(_tellable, islice(parts, TENSORS_MAX)))
         if next(parts, None) is not None:
             problem = f"it names more than {TENSORS_MAX:,} tensors; the others are not told here"
     except DamageError as damage:
@@ -209,6 +209,11 @@ def _kind(value: Any) -> str:
 
 def _first_of(top: Mapping[Any, Any], keys: tuple[str, ...]) -> Any:
     return next((_Plain().of(top[key]) for key in keys if top.get(key) is not None), None)
+
+
+def _tellable(part: TensorPart) -> TensorPart:
+    name = _text(part.name)
+    return part if name == part.name else replace(part, name=name)
 
 
 def _text(text: str) -> str:

@@ -5,7 +5,6 @@ younger than that could hide a later change. One line of JSON a verdict, the las
 came, went or was replaced asks for a new verdict; one that was edited in place does so unless the bytes were proven by it.
 """
 
-import gc
 import json
 import os
 import time
@@ -15,23 +14,12 @@ from lastgood.contract import LEDGER_FILE, STATE_DIR
 from lastgood.publish import write_durably
 from lastgood.regular import regular
 from lastgood.seal import Identity, seal_path
+from lastgood.uncollected import Uncollected
 from lastgood.verdict import Kind, Proof, Verdict
 
 STILL_NS = 2_000_000_000
 ENTRIES_MAX = 20_000  # the newest, which are kept when it is written anew
 LINES_MAX = ENTRIES_MAX + 10_000  # then it is
-
-
-class Uncollected:
-    """Let no garbage be looked for inside: of ten thousand small things that are made and all kept, none is garbage."""
-
-    def __enter__(self) -> None:
-        self._collecting = gc.isenabled()
-        gc.disable()
-
-    def __exit__(self, *_: object) -> None:
-        if self._collecting:
-            gc.enable()
 
 
 class SealStamp(NamedTuple):
@@ -90,15 +78,9 @@ class Ledger:
                 return None
             if inode and kind and (inode, seal_bytes, seal_ns) != SealStamp.beside(os.path.join(self._folder, name)):
                 return None
-            return Verdict(
-                _KINDS[kind],
-                _PROOFS[proof],
-                _USUAL if reason is None else reason,
-                b if size is None else size,
-                sha256,
-                step,
-                seconds,
-                loss=loss,
+            why, of_bytes = _USUAL if reason is None else reason, b if size is None else size
+            return tuple.__new__(  # half as long as by their names
+                Verdict, (_KINDS[kind], _PROOFS[proof], why, of_bytes, sha256, step, seconds, None, loss)
             )
         except (KeyError, TypeError, ValueError):
             return None  # of another version, or damaged

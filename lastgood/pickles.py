@@ -13,6 +13,7 @@ from lastgood.pickle_code import OPERATIONS, Operation, argument
 from lastgood.pickle_code import CutError as CutError
 from lastgood.pickle_code import PickleError as PickleError
 from lastgood.pickle_code import TooLargeError as TooLargeError
+from lastgood.uncollected import Uncollected
 
 MAX_BYTES = 64 << 20  # data.pkl of a 70 B model is about 1 MB; its tensors' bytes are elsewhere
 MAX_OPERATIONS = 2_000_000  # about thirty make a tensor
@@ -105,6 +106,13 @@ class _Machine:
     def push_persistent(self, identifier: Any) -> None:
         self.persistent.append(Persistent(identifier))
         self.stack.append(self.persistent[-1])
+
+    def set_item(self) -> None:
+        value, key = self.stack.pop(), self.stack.pop()
+        if type(self.stack[-1]) is dict:
+            self.stack[-1][self.hashable(key)] = value
+        else:
+            self.set_items([key, value])
 
     def set_items(self, items: list[Any]) -> None:
         pairs = list(zip(items[::2], items[1::2], strict=True))
@@ -240,7 +248,7 @@ _ACTIONS: dict[str, Callable[[_Machine, Any], object]] = {
     "TUPLE1": _tuple(1),
     "TUPLE2": _tuple(2),
     "TUPLE3": _tuple(3),
-    "SETITEM": lambda m, _: m.set_items(list(_two(m))),
+    "SETITEM": lambda m, _: m.set_item(),
     "SETITEMS": lambda m, _: m.set_items(m.pop_to_mark()),
     "APPEND": lambda m, _: m.append_items([m.stack.pop()]),
     "APPENDS": lambda m, _: m.append_items(m.pop_to_mark()),
@@ -261,11 +269,16 @@ _ACTIONS: dict[str, Callable[[_Machine, Any], object]] = {
     **dict.fromkeys(("EXT1", "EXT2", "EXT4"), _refuse),
 }
 
-_UNKNOWN = Operation("no operation that there is", 0, bytes), _refuse
-_STEPS = {
-    code: (operation, _ACTIONS.get(operation.name, _push if operation.length else _refuse))
-    for code, operation in OPERATIONS.items()
-}
+_UNKNOWN, _START = Operation("no operation that there is", 0, bytes), Operation("the start", 0, bytes)
+_STOP = OPERATIONS[ord(".")]
+
+
+def _step(operation: Operation) -> tuple[Operation, int, Callable[[bytes], Any], Callable[[_Machine, Any], object]]:
+    act = _ACTIONS.get(operation.name, _push if operation.length else _refuse)
+    return operation, operation.length, operation.meaning, act
+
+
+_STEPS = [_step(OPERATIONS.get(code, _UNKNOWN)) for code in range(256)]
 """Every operation by its byte, and what it does: an argument without an action of its own is a value."""
 
 
@@ -284,29 +297,31 @@ def read_one(data: bytes, start: int = 0, most: int = MAX_OPERATIONS) -> tuple[C
 
     Raises CutError when the bytes end before it does, and PickleError for what else makes no sense.
     """
-    machine = _Machine()
-    at = start
-    name = "the start"
+    machine, size, at, operation = _Machine(), len(data), start, _START
     try:
-        for _ in range(most):
-            position = at
-            operation, act = _STEPS.get(data[at], _UNKNOWN)
-            name, at = operation.name, at + 1
-            if operation.length:
-                value, at = argument(operation, data, at)
-                act(machine, value)
-            else:
-                act(machine, None)
-            if name == "STOP":
-                return _contents(machine), at
+        with Uncollected():
+            for _ in range(most):
+                position = at
+                operation, length, meaning, act = _STEPS[data[at]]
+                at += 1
+                if not length:
+                    act(machine, None)
+                    if operation is _STOP:
+                        return _contents(machine), at
+                elif 0 < length <= size - at:
+                    at += length
+                    act(machine, meaning(data[at - length : at]))
+                else:
+                    value, at = argument(operation, data, at)
+                    act(machine, value)
         raise TooLargeError(f"it has more than {most:,} operations")
     except PickleError as error:
-        error.args = (f"at byte {position:,} ({name}): {error}",)
+        error.args = (f"at byte {position:,} ({operation.name}): {error}",)
         raise
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        if at >= len(data):
-            raise CutError(f"it ends at byte {len(data):,}, after {name}", len(data) + 1) from None
-        raise PickleError(f"at byte {at:,} (after {name}): {error}") from None
+        if at >= size:
+            raise CutError(f"it ends at byte {size:,}, after {operation.name}", size + 1) from None
+        raise PickleError(f"at byte {at:,} (after {operation.name}): {error}") from None
 
 
 def _contents(machine: _Machine) -> Contents:

@@ -11,9 +11,10 @@ from typing import NamedTuple
 from lastgood import choose, folders, naming
 from lastgood.contract import QUARANTINE_DIR, RUN_FILE, SEAL_SUFFIX, STATE_DIR
 from lastgood.judging import verify
-from lastgood.ledger import Ledger, SealStamp, Uncollected, now_ns
+from lastgood.ledger import Ledger, SealStamp, now_ns
 from lastgood.regular import regular
 from lastgood.seal import Identity
+from lastgood.uncollected import Uncollected
 from lastgood.verdict import Verdict
 
 NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
@@ -130,11 +131,12 @@ def _candidates(
         entry = others.pop()  # what it knows of its file is more than all that is kept of it
         name = entry.name
         try:
-            is_folder = entry.is_dir()
+            is_plain = entry.is_file(follow_symlinks=False)
+            is_folder = not is_plain and entry.is_dir()
         except OSError:
-            is_folder = False  # a link to itself, or through what is no folder
+            is_plain = is_folder = False  # a link to itself, or through what is no folder, or the storage does not say
         step = _step_of_folder(directory, name) if is_folder and pattern is None else step_of(name)
-        if step is False and not entry.is_symlink():
+        if step is False and (is_plain or not entry.is_symlink()):
             continue
         try:
             status = entry.stat()
@@ -146,15 +148,15 @@ def _candidates(
         if step is False:  # another name, and what it points to has a use
             pointed_to.add(key)
             continue
-        identity = Identity.of(status) if stat.S_ISREG(status.st_mode) else _of_folder(f"{directory}/{name}", status)
+        is_file = stat.S_ISREG(status.st_mode)
+        identity = Identity.of(status) if is_file else _of_folder(f"{directory}/{name}", status)
         if identity is None:
             continue
         seal = seals.get(name, 0)
         verdict = None if ledger is None else ledger.get(name, identity, seal)
         if step is None and verdict is not None:
             step = verdict.step
-        is_plain = stat.S_ISREG(status.st_mode) and not entry.is_symlink()
-        rung = Rung(directory, name, step, identity, verdict, False, seal, is_plain)
+        rung = Rung(directory, name, step, identity, verdict, False, seal, is_plain and is_file)
         other = found.get(key)
         if other is not None:
             rung = (rung if _tells_more(rung, other, entry.is_symlink()) else other)._replace(linked=True)

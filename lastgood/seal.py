@@ -73,7 +73,8 @@ class Identity(NamedTuple):
     @classmethod
     def of(cls, status: os.stat_result) -> "Identity":
         """The identity that a stat result shows."""
-        return cls(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        numbers = status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        return tuple.__new__(cls, numbers)  # half as long as by their names, which counts for ten thousand
 
 
 def seal_text(digest: str, name: str, replaced: tuple[str, ...] = ()) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
 from lastgood.formats import DamageError, Inside, Judgement, TensorPart, unproven
+from lastgood.uncollected import Uncollected
 from lastgood.verdict import Kind, Proof
 
 NAME = "safetensors"
@@ -105,7 +106,8 @@ def _read_header(file: BinaryIO) -> _Header:
 def _parse(raw: bytes) -> _Header:
     """What the header's JSON says. Raises DamageError for what is no JSON, or JSON of another kind."""
     try:
-        value = json.loads(raw.decode(), object_pairs_hook=_unique, parse_constant=_no_number)
+        with Uncollected():
+            value = json.loads(raw.decode(), object_pairs_hook=_unique, parse_constant=_no_number)
         metadata = value.pop(METADATA, None) or {}
         if not all(isinstance(one, str) for one in metadata.values()):
             raise ValueError("its metadata is no text")

@@ -104,8 +104,9 @@ def _count_intact(file: BinaryIO, wrong: list[Record], found: list[Record]) -> s
     damaged, lost = set(wrong), []
     try:
         by_name = _by_name(found)
-        if by_name.get("data.pkl") not in damaged and (contents := _contents(file, by_name.get("data.pkl"))):
-            lost = [by_name.get(f"data/{tensor.storage}") in damaged for tensor in tensors_in(contents.value)]
+        names = {name for name, record in by_name.items() if record in damaged}
+        if "data.pkl" not in names and (contents := _contents(file, by_name.get("data.pkl"))):
+            lost = [f"data/{tensor.storage}" in names for tensor in tensors_in(contents.value)]
     except (DamageError, pickles.PickleError):
         pass  # the records are counted
     if lost:

@@ -13,6 +13,7 @@ from typing import BinaryIO, NamedTuple
 
 from lastgood.formats import DamageError
 from lastgood.formats.raw_zip import DESCRIPTOR, END_OF_DIRECTORY, ENTRY, HEADER, LOCAL
+from lastgood.uncollected import Uncollected
 from lastgood.verdict import Kind
 
 MAX_RECORDS = 250_000  # a storage each; the optimizer of a large mixture of experts has 140,000
@@ -80,7 +81,8 @@ def records(file: BinaryIO) -> list[Record]:
     descriptor = file.fileno()
     directory = _directory(descriptor, os.fstat(descriptor).st_size)
     entries = _entries(os.pread(descriptor, directory.length, directory.start), directory.entries)
-    found = sorted((_located(descriptor, entry, directory.start) for entry in entries), key=lambda one: one.header)
+    with Uncollected():
+        found = sorted((_located(descriptor, entry, directory.start) for entry in entries), key=lambda one: one.header)
     if not found:
         raise DamageError(Kind.CORRUPT, "the archive holds no records")
     if found[0].header != 0:

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
@@ -35,6 +34,8 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version  # no other command is to wait for it
+
         typer.echo(version("lastgood"))
         raise typer.Exit
 

@@ -16,6 +16,8 @@ def printable(text: str) -> str:
 
 def shown(path: str) -> str:
     """A path that any terminal and any JSON reader takes, whatever bytes are in it."""
+    if path.isascii() and path.isprintable():
+        return path
     return printable(os.fsencode(path).decode("utf-8", "backslashreplace"))
 
 

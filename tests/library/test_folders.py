@@ -421,7 +421,7 @@ def test_what_cannot_be_looked_at_now_is_not_absent(
 
         def __init__(self, real: "os.DirEntry[str]") -> None:
             self.name, self.path, self.inode = real.name, real.path, real.inode
-            self.is_dir, self.is_symlink = real.is_dir, real.is_symlink
+            self.is_dir, self.is_file, self.is_symlink = real.is_dir, real.is_file, real.is_symlink
 
         def stat(self) -> None:
             raise OSError(number, os.strerror(number))

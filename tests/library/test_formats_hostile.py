@@ -1,10 +1,12 @@
 """Files made to harm whoever reads them: nothing in them is executed, and they cost little time and little memory.
 
-Each is judged, and asked what is inside of it, by a process of its own, which says what that took.
+Each is judged, and asked what is inside of it, by a process of its own, which says what that took: in processor seconds,
+which depend on the machine and on the hour, and beside them those of a plain piece of work before and after it.
 """
 
 import json
 import os
+import statistics
 import struct
 import subprocess
 import sys
@@ -17,13 +19,16 @@ import pytest
 
 from tests.library.made import legacy_around, with_header, zip_around
 
-CPU_SECONDS_MAX = 2.0
+PLAIN_WORK_MAX = 10.0
+"""Of what Python's own pickletools take to go through a million operations: 0.20 s where two seconds were the bar."""
+READINGS_MAX = 3
+"""What a neighbour of the machine does can make a reading worse, and none better."""
 MEMORY_MB_MAX = 600
 AROUND: dict[str, Callable[..., bytes]] = {"zip": zip_around, "legacy": legacy_around}
 PROVEN_BY = {"zip": "intact", "legacy": "unproven"}
 
 CHILD = """
-import json, os, resource, sys, time
+import json, os, pickletools, resource, sys, time
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 from lastgood import formats
 from lastgood.describe import describe
@@ -34,7 +39,14 @@ def tensors(path):
         module = formats.format_of(file, os.stat(path).st_size)
         return sum(1 for _ in module.inside(file).tensors)
 
-path, said = sys.argv[1], {"seconds": []}
+PLAIN = b"\\x80\\x02" + b"N0" * 500_000 + b"N."
+def plain_work():
+    before = time.process_time()
+    for _ in pickletools.genops(PLAIN):
+        pass
+    return time.process_time() - before
+
+path, said = sys.argv[1], {"seconds": [], "plain": [plain_work()]}
 for phase in sys.argv[2:]:
     before = time.process_time()
     if phase == "judge":
@@ -49,6 +61,7 @@ for phase in sys.argv[2:]:
         except Exception as error:
             said["error"] = f"{type(error).__name__}: {error}"
     said["seconds"].append(time.process_time() - before)
+    said["plain"].append(plain_work())
 said["memory"] = int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) >> 10
 print(json.dumps(said))
 """
@@ -57,11 +70,19 @@ print(json.dumps(said))
 def read(path: Path, *phases: str) -> dict[str, Any]:
     """What a process of its own finds out about a file: its verdict, what is inside, or both; each within the limits."""
     command = [sys.executable, "-c", CHILD, str(path), *(phases or ("judge", "look inside"))]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=path.parent)
-    said: dict[str, Any] = json.loads(done.stdout)
-    assert max(said["seconds"]) < CPU_SECONDS_MAX, said
-    assert said["memory"] < MEMORY_MB_MAX, said
-    return said
+    for _ in range(READINGS_MAX):
+        done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=path.parent)
+        said: dict[str, Any] = json.loads(done.stdout)
+        assert said["memory"] < MEMORY_MB_MAX, said
+        if cost(said) < PLAIN_WORK_MAX:
+            return said
+    pytest.fail(f"of {READINGS_MAX} readings none took less than {PLAIN_WORK_MAX} times the plain work: {said}")
+
+
+def cost(said: dict[str, Any]) -> float:
+    """The most that any phase took, in terms of the plain work around it."""
+    around = zip(said["plain"][:-1], said["plain"][1:], strict=True)
+    return max(took / statistics.mean(both) for took, both in zip(said["seconds"], around, strict=True))
 
 
 def text(content: bytes) -> bytes:

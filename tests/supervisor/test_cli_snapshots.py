@@ -116,6 +116,17 @@ def test_list_takes_over_what_the_ledger_remembers_and_reads_the_rest(bench: Ben
     assert [False, True, True, True] == [one["reason"] == "remembered" for one in listed]
 
 
+def test_a_name_that_looks_like_the_next_entry_stays_one(bench: Bench, directory: Path) -> None:
+    """Each snapshot is a line of the list, and the lines together are JSON, whatever names say."""
+    name = 'ckpt_}, {"name": _13.pt'
+    state_dict(directory / name)
+    text = bench.lastgood("list", "out", "--json").stdout
+    listed = json.loads(text)
+
+    assert (name, f"out/{name}", 4) == (listed[0]["name"], listed[0]["path"], len(listed))
+    assert listed == [json.loads(line.strip("[], ")) for line in text.splitlines()]
+
+
 def test_seal_agrees_with_coreutils_and_goes_on_after_a_refusal(bench: Bench, directory: Path) -> None:
     """Each is told of; what is cut is refused; a second time nothing is left to do for the others."""
     done = bench.lastgood("seal", "out", "out/ckpt_10.pt")
