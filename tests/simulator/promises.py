@@ -425,8 +425,8 @@ class Promises:
         """A trainer that ignored its snapshot has said so with several steps, and is about to save."""
         world = self._world
         excused = world.dead or world.asked_to_stop or world.paused_until > world.now - STOP_MARGIN_SECONDS
-        brought = [one for one in world.disk.files.values() if one.brought and one.made_at >= self._started_at]
-        held = trainer.kept_until > world.now or bool(brought)  # judged late, it is taken for the trainer's
+        brought = world.brought_at >= self._started_at  # judged late, it is taken for the trainer's
+        held = trainer.kept_until > world.now or brought
         held = held or world.notes_late_until >= self._started_at  # it may have noted that it found the snapshot bad
         self.keep("a resume that is ignored is seen", excused or held, f"incarnation {trainer.incarnation} saves")
 

@@ -78,6 +78,7 @@ class World:
         self.pause_seconds = 0.0
         self.paused_until = -1.0
         self.notes_late_until = -1.0
+        self.brought_at = -1.0
         self.trained_seconds = 0.0
         self.pauses = False
         """Whether a pause is wanted now, whatever the file says."""
@@ -405,7 +406,7 @@ class World:
         if not self.disk.is_away() and not self.disk.is_full() and self.take(Fault.PRE_START_BRINGS):
             file = self.disk.write(self.plan.name_of(step), step, self.plan.style)
             file.durable = file.brought = True
-            file.made_at = self.now
+            file.made_at = self.brought_at = self.now
             if self.random.random() < 0.5:
                 file.mtime_ns -= 10_000_000_000_000
             if newest is not None and step < known and file.mtime_ns > newest.mtime_ns:
