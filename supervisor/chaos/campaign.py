@@ -17,10 +17,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from supervisor import configuration
+from supervisor.adapters.surroundings import mount_of
 from supervisor.chaos import baseline, filesystem, oracle
 from supervisor.chaos.damage import UndamagedError
 from supervisor.chaos.inject import Done, Injector, TooLateError
-from supervisor.chaos.judging import Outcome, Records, judge, unplanned
+from supervisor.chaos.judging import Outcome, Records, judge, lost, unplanned
 from supervisor.chaos.plan import OWN_FILESYSTEM, FaultKind, PlannedFault, draw
 from supervisor.chaos.service import Service
 from supervisor.errors import UsageError
@@ -56,7 +57,8 @@ class Asked:
 @dataclass
 class Result:
     """What came of it. `left_out` names the kinds that were not possible here, and why; `exact` is None where nothing can be
-    compared bit for bit.
+    compared bit for bit. `pattern` says how its snapshots are called, `filesystem` is the type of the one that they were on. Times
+    are in unix seconds.
     """
 
     asked: Asked
@@ -67,6 +69,10 @@ class Result:
     outcomes: list[Outcome] = field(default_factory=list)
     exact: oracle.Findings | None = None
     problems: list[str] = field(default_factory=list)
+    pattern: str | None = None
+    filesystem: str = ""
+    started: float = 0.0
+    ended: float = 0.0
 
     @property
     def survivor(self) -> Path:
@@ -90,6 +96,7 @@ class Result:
 
 def campaign(asked: Asked) -> Result:
     """Run one, and print what happens. Raises UsageError."""
+    started = time.time()
     chosen = configuration.load(asked.config, [])
     check_program(chosen, asked.config)
     final_step = chosen.run.final_step
@@ -112,12 +119,13 @@ def campaign(asked: Asked) -> Result:
     folder = _folder(place / f"{chosen.run.name}-seed{asked.seed}", asked)
     left_out = {} if asked.kinds else impossible
     unbroken = _baseline(console, chosen, place / "baselines", final_step) if chosen.bundled else None
-    result = Result(asked, folder, final_step, left_out, unbroken)
+    result = Result(asked, folder, final_step, left_out, unbroken, pattern=chosen.pattern, started=started)
     _tell(console, f"2/3 the same run under lastgood, with {len(plan)} faults from seed {asked.seed}")
     _run_survivor(console, chosen, plan, result)
     _tell(console, "3/3 the oracle judges")
     if unbroken is not None:
         result.exact = oracle.compare(unbroken, result.survivor, final_step)
+    result.ended = time.time()
     _report(console, result)
     return result
 
@@ -215,11 +223,12 @@ def _run_survivor(console: Console, chosen: Settings, plan: tuple[PlannedFault, 
             directory = result.folder / filesystem.PLACE / "survivor"
             stack.callback(shutil.copytree, directory, result.survivor)
         directory.mkdir()
+        result.filesystem = mount_of(str(directory))[0]
         snapshots = oracle.Snapshots(directory.absolute(), oracle.names_of(chosen.pattern))
         done = _under_faults(console, chosen, plan, result, snapshots, own)
         records = Records(directory)
         result.outcomes = [judge(one, records) for one in done]
-        result.problems += unplanned(done, records)
+        result.problems += [*unplanned(done, records), *lost(done, snapshots, records)]
         run_id = json.loads((directory / ".lastgood" / "run.json").read_bytes())["run_id"]
         result.problems += [f"process {pid} was leaked" for pid in oracle.leaked(run_id)]
         held_back = {name for record in records("resume.refuted") for name in record["held_back"]}

@@ -20,8 +20,9 @@ from supervisor.chaos import oracle
 from supervisor.chaos.damage import DAMAGES, HARMLESS, OF_THE_SEAL, UndamagedError
 from supervisor.chaos.filesystem import OwnFilesystem
 from supervisor.chaos.plan import ON_STORAGE, FaultKind, PlannedFault
+from supervisor.chaos.processes import below, leader, stands_still
 from supervisor.faults import Fault, announce
-from supervisor.proc import Identity, is_alive, send_signal, snapshot, stat_of
+from supervisor.proc import Identity, is_alive, send_signal, stat_of
 
 POLL_SECONDS = 0.002
 STRIDE_SECONDS = 0.0002  # a save of a small model takes some milliseconds
@@ -42,8 +43,9 @@ class Done:
     """A fault that was done: when (unix seconds), at which step, and what must follow from it.
 
     `proof` says how it is known to have happened; `expected` names the snapshot that must be chosen next, where it
-    `ends_the_trainer`, and `cause` what the death must be put down to, if anybody was there to do so. `problems` is what the
-    injector itself saw go wrong.
+    `ends_the_trainer`, and `cause` what the death must be put down to, if anybody was there to do so. `lay_there` counts the
+    snapshots once the trainer was dead, `good` those that were good after the fault, and `broken` is the name and the digest of
+    one that must be kept, set aside, from then on. `problems` is what the injector itself saw go wrong.
     """
 
     fault: PlannedFault
@@ -53,6 +55,9 @@ class Done:
     expected: str | None = None
     cause: str | None = "chaos"
     ends_the_trainer: bool = True
+    lay_there: int = 0
+    good: int = 0
+    broken: tuple[str, str] | None = None
     problems: list[str] = field(default_factory=list)
 
 
@@ -101,7 +106,7 @@ class Injector:
     def _told(self) -> int:
         """The newest step that the present trainer has told; -1 before its first, and while there is none."""
         status = self._status()
-        if status.get("trainer_pid") is None or not is_alive(_leader(status)):
+        if status.get("trainer_pid") is None or not is_alive(leader(status)):
             return -1
         newest = oracle.last_metric(self._directory)
         if newest is None or "incarnation" not in newest:
@@ -129,7 +134,7 @@ class Injector:
             status = self._status()
             if status.get("trainer_pid") is None:
                 return False
-            found[:] = [_leader(status)]
+            found[:] = [leader(status)]
             return is_alive(found[0])
 
         self._until(named)
@@ -153,8 +158,18 @@ class Injector:
             send_signal(one, number)
         if not send_signal(target, number):
             raise TooLateError
+        self._after_death(done, target)
+
+    def _after_death(self, done: Done, target: Identity) -> None:
+        """Wait for it, and note what lies there then: the supervisor may be quick."""
         self._wait_for_death(target)
-        done.expected = self._snapshots.newest_good(self._snapshots.look())
+        looked = self._snapshots.look()
+        done.lay_there = len(looked)
+        self._note_good(done, looked)
+
+    def _note_good(self, done: Done, looked: oracle.Look) -> None:
+        good = list(self._snapshots.good(looked))
+        done.expected, done.good = (good[0] if good else None), len(good)
 
     def _wait_for_death(self, target: Identity) -> None:
         deadline = time.monotonic() + self._limit_seconds
@@ -170,9 +185,9 @@ class Injector:
 
     def _kill_tree(self, done: Done) -> None:
         trainer = self._trainer()
-        below = _below(trainer)
-        self._signal(done, trainer, signal.SIGKILL, below)
-        done.proof = f"process {trainer.pid} and {len(below)} below it are dead"
+        others = below(trainer)
+        self._signal(done, trainer, signal.SIGKILL, others)
+        done.proof = f"process {trainer.pid} and {len(others)} below it are dead"
 
     def _stop(self, done: Done) -> None:
         trainer = self._trainer()
@@ -202,8 +217,7 @@ class Injector:
     def _kill_the_supervisor(self, done: Done) -> None:
         trainer, supervisor = self._trainer(), self._supervisor()
         self._signal(done, supervisor, signal.SIGKILL)
-        self._wait_for_death(trainer)
-        done.expected = self._snapshots.newest_good(self._snapshots.look())
+        self._after_death(done, trainer)
         done.cause = None  # there was nobody to put it down to anything
         done.proof = f"supervisor {supervisor.pid} is dead, and with it its trainer {trainer.pid}"
         self._revived()
@@ -220,7 +234,7 @@ class Injector:
             trainer = self._trainer()
             if not send_signal(trainer, signal.SIGSTOP):
                 raise TooLateError
-            self._until(lambda: _stands_still(trainer), STRIDE_SECONDS)  # noqa: B023 - used up before the next round
+            self._until(lambda: stands_still(trainer), STRIDE_SECONDS)  # noqa: B023 - used up before the next round
             unfinished = self._partials()
             if unfinished and max(unfinished.values()) >= due:
                 break
@@ -276,7 +290,9 @@ class Injector:
             share = (share + PLACE_SHARE) % 1.0  # that place is under no checksum
         else:
             raise UndamagedError(f"{path.name} is as good as before")
-        done.expected = self._snapshots.newest_good()
+        if fault.kind not in HARMLESS:
+            done.broken = path.name, oracle.digest(path)
+        self._note_good(done, self._snapshots.look())
 
     def _damaged(self, kind: FaultKind, path: Path, share: float) -> str:
         if kind is FaultKind.FLIP_BELOW:
@@ -307,22 +323,3 @@ class Injector:
         before = self._snapshots.newest_number()
         self._until(lambda: self._snapshots.newest_number() > before, SLOW_POLL_SECONDS)
         done.proof = f"{full}, a save failed ({reason}), and the next one after it went well"
-
-
-def _leader(status: dict[str, Any]) -> Identity:
-    return Identity(status["trainer_pid"], status["trainer_start_ticks"])
-
-
-def _below(leader: Identity) -> list[Identity]:
-    """All that descends from a process."""
-    stats = snapshot()
-    found = {leader.pid}
-    while more := {pid for pid, stat in stats.items() if stat.parent in found and pid not in found}:
-        found |= more
-    return [stats[pid].identity for pid in sorted(found - {leader.pid})]
-
-
-def _stands_still(trainer: Identity) -> bool:
-    """Whether SIGSTOP has taken effect, which it does a moment after it was sent; a dead process stands still too."""
-    stat = stat_of(trainer.pid)
-    return stat is None or stat.identity != trainer or stat.state in "TtZX"

@@ -112,6 +112,26 @@ def unplanned(done: Iterable[Done], records: Records) -> Iterator[str]:
             yield f"the trainer died at step {one['step']} without a fault: {one['cause']}"
 
 
+def lost(done: Iterable[Done], snapshots: oracle.Snapshots, records: Records) -> Iterator[str]:
+    """What is gone that had to stay: broken ones, which are evidence, and good ones, beyond the one that retention may take.
+
+    On a full disk evidence may be given up, if that is told.
+    """
+    before: Done | None = None
+    given_up: set[str] = set()
+    for one in done:
+        if one.fault.kind is FaultKind.FILL_DISK:
+            given_up = {record["name"] for record in records("quarantine.trimmed")}
+    for one in done:
+        if one.broken is not None and one.broken[0] not in given_up and not snapshots.is_kept(*one.broken):
+            yield f"{one.broken[0]}, broken at step {one.step}, was not kept as it was"
+        if not one.ends_the_trainer:
+            continue
+        if before is not None and one.lay_there < before.good - 1:
+            yield f"of {before.good} good snapshots at step {before.step} there were {one.lay_there} left at step {one.step}"
+        before = one
+
+
 def _went_on(done: Done, death: Record | None, records: Records) -> Record | None:
     """The trainer that the run went on with: one that was found to have begun from a bad snapshot is none."""
     if not done.ends_the_trainer:

@@ -73,8 +73,14 @@ class Snapshots:
 
     def good_in_quarantine(self) -> list[str]:
         """Those that were set aside although their bytes are good."""
-        places = (self.directory / ".lastgood" / "quarantine").glob("*/*")
-        return sorted(str(path) for path in places if self._names.fullmatch(path.name) and is_good(path))
+        return sorted(str(path) for path in self._quarantine() if self._names.fullmatch(path.name) and is_good(path))
+
+    def is_kept(self, name: str, its_digest: str) -> bool:
+        """Whether what had this name and these bytes was set aside, and is still what it was."""
+        return any(path.name == name and digest(path) == its_digest for path in self._quarantine())
+
+    def _quarantine(self) -> Iterator[Path]:
+        return (self.directory / ".lastgood" / "quarantine").glob("*/*")
 
 
 def is_good(path: Path) -> bool:
@@ -87,9 +93,15 @@ def is_good(path: Path) -> bool:
         return False
     try:
         said = {line.split()[-1 if line.startswith("#") else 0] for line in lines if line.strip()}
-        return hashlib.sha256(path.read_bytes()).hexdigest() in said
+        return digest(path) in said
     except OSError:
         return False
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 of a file's bytes, in hexadecimal. Raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _is_whole_archive(path: Path) -> bool:

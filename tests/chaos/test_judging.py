@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from supervisor.chaos.inject import Done
-from supervisor.chaos.judging import RESUME_SECONDS_MAX, Outcome, Records, judge, unplanned
+from supervisor.chaos.judging import RESUME_SECONDS_MAX, Outcome, Records, judge, lost, unplanned
+from supervisor.chaos.oracle import Snapshots, digest
 from supervisor.chaos.plan import FaultKind, PlannedFault
 
 AT = 1_700_000_000.0
@@ -172,3 +173,64 @@ def test_a_death_that_no_fault_explains_is_a_problem(cause: str, records: Callab
     there = records(*RIGHT, exited(2, 5, None, cause, 30), exited(3, 6, None, "completed"), *refuted()[3:4])
 
     assert [f"the trainer died at step 30 without a fault: {cause}"] == list(unplanned([done()], there))
+
+
+def broken(name: str, its_digest: str, kind: FaultKind = FaultKind.TRUNCATE) -> Done:
+    """A fault that broke one, which has to be kept from then on."""
+    return done(kind, broken=(name, its_digest), good=2, lay_there=3)
+
+
+@pytest.mark.parametrize(
+    ("place", "content", "said"),
+    [
+        ("20260101T000000Z-ckpt_00000030.pt", b"cut", []),
+        (
+            "20260101T000000Z-ckpt_00000030.pt",
+            b"another",
+            ["ckpt_00000030.pt, broken at step 25, was not kept as it was"],
+        ),
+        (None, b"cut", ["ckpt_00000030.pt, broken at step 25, was not kept as it was"]),
+    ],
+    ids=["kept", "overwritten", "deleted"],
+)
+def test_what_was_broken_has_to_be_kept(
+    place: str | None, content: bytes, said: list[str], tmp_path: Path, records: Callable[..., Records]
+) -> None:
+    """It is evidence: under its name, with the very bytes it had."""
+    there = records(*RIGHT)
+    (tmp_path / "cut").write_bytes(b"cut")
+    if place is not None:
+        folder = tmp_path / ".lastgood" / "quarantine" / place
+        folder.mkdir(parents=True)
+        (folder / "ckpt_00000030.pt").write_bytes(content)
+    faults = [broken("ckpt_00000030.pt", digest(tmp_path / "cut"))]
+
+    assert said == list(lost(faults, Snapshots(tmp_path), there))
+
+
+@pytest.mark.parametrize(("kind", "is_said"), [(FaultKind.FILL_DISK, False), (FaultKind.KILL, True)])
+def test_evidence_may_be_given_up_on_a_full_disk_alone(
+    kind: FaultKind, is_said: bool, tmp_path: Path, records: Callable[..., Records]
+) -> None:
+    """And only if that was told."""
+    trimmed = {"event": "quarantine.trimmed", "timestamp": stamp(2), "name": "ckpt_00000030.pt"}
+    there = records(*RIGHT, trimmed)
+
+    assert is_said == bool(
+        list(lost([broken("ckpt_00000030.pt", "0"), done(kind, lay_there=2)], Snapshots(tmp_path), there))
+    )
+
+
+@pytest.mark.parametrize(("left", "said"), [(3, 0), (2, 0), (1, 1)])
+def test_good_ones_do_not_vanish_between_two_faults(
+    left: int, said: int, tmp_path: Path, records: Callable[..., Records]
+) -> None:
+    """Retention had one more than it keeps at most; whatever else is gone was lost. A fault that nobody died of tells nothing."""
+    faults = [
+        done(good=3, lay_there=3),
+        done(FaultKind.FILL_DISK, ends_the_trainer=False),
+        done(good=1, lay_there=left),
+    ]
+    found = list(lost(faults, Snapshots(tmp_path), records(*RIGHT)))
+
+    assert ["of 3 good snapshots at step 25 there were 1 left at step 25"][:said] == found
