@@ -69,6 +69,14 @@ def settle(state: State, death: TrainerExited, now: float, policy: Policy) -> Ou
     return notes.joined(commands, _after_death(state, cause, now, policy))
 
 
+def would_end_the_run(state: State, death: TrainerExited, now: float, policy: Policy) -> bool:
+    """Whether nothing is left of the budget after this death, if that was no progress."""
+    if exit_cause(death, _context(state, policy)) in FREE_CAUSES:
+        return False
+    _, follows = budget.spend(state.memory.budget, policy.limits, now, state.life.progressed)
+    return isinstance(follows, budget.GiveUp)
+
+
 def is_orderly(state: State, death: TrainerExited) -> bool:
     """Whether a trainer ended of its own accord, by itself or because it was asked to: then it has outlived all its writes."""
     asked = state.ending in (Ending.STOP, Ending.PAUSE)

@@ -63,8 +63,12 @@ def on_ladder(state: State, event: Event, now: float, policy: Policy) -> Outcome
     event = replace(event, rungs=_doubted(state, event.rungs))
     state = replace(state, rungs=_doubted(state, state.rungs))
     if state.death is not None:
-        commands = (*commands, *_outlived(state, state.death, event))
-        state, more = deaths.settle(state, state.death, now, policy)
+        last = _outlived(state, state.death, event)
+        commands = (*commands, *last)
+        if last and deaths.would_end_the_run(state, state.death, now, policy):
+            state, more = deaths.judge_again(state)  # once they are sealed: they may be progress
+        else:
+            state, more = deaths.settle(state, state.death, now, policy)
     elif state.memory.open:
         state, more = deaths.settle_lost(state, now, policy)
     else:

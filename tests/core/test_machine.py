@@ -979,6 +979,34 @@ def test_a_trainer_that_ends_in_order_has_outlived_its_writes(ending: Ending | N
     assert (["ckpt_60.pt", "ckpt_70.pt", "ckpt_60.pt"] if sealed else []) == asked
 
 
+@pytest.mark.parametrize("is_sealed", [True, False])
+def test_a_run_is_not_given_up_before_its_last_saves_are_sealed(is_sealed: bool) -> None:
+    """They may be the progress that was missed: each death would be the last one otherwise. If none is, that was it."""
+    to_100 = replace(POLICY, final_step=100)
+    spent = Memory(incarnation=1, budget=Budget(fruitless=(0.1, 0.2, 0.3, 0.4)))
+    state = at(Phase.SELECTING, memory=spent, life=Life(pid=7), death=e.TrainerExited(1, 0, None))
+    state, first = step(state, ladder(rung(70, Kind.UNPROVEN)), 1.0, to_100)
+    assert (Phase.SELECTING, ["ckpt_70.pt"]) == (state.phase, [o.name for o in first if isinstance(o, c.SealSnapshot)])
+    assert one_of(first, c.JudgeLadder)
+
+    if is_sealed:
+        state, _ = step(state, e.SnapshotSealed(rung(70)), 2.0, to_100)
+    again = replace(ladder(rung(70, Kind.HEALTHY if is_sealed else Kind.UNPROVEN)), arrived=frozenset())
+    state, second = step(state, again, 3.0, to_100)
+    assert (Phase.SELECTING if is_sealed else Phase.FAILED) is state.phase
+    assert is_sealed == ("restart.refused" not in names(second))
+
+
+def test_a_death_that_spends_nothing_is_settled_at_once() -> None:
+    """Whatever the budget is, and whatever is still to be sealed."""
+    to_100 = replace(POLICY, final_step=100)
+    spent = Memory(incarnation=1, budget=Budget(fruitless=(0.1, 0.2, 0.3, 0.4)))
+    state = at(Phase.SELECTING, memory=spent, life=Life(pid=7), death=e.TrainerExited(1, 0, None, fault="f1"))
+    state, commands = step(state, ladder(rung(70, Kind.UNPROVEN)), 1.0, to_100)
+
+    assert "chaos" == record(commands, "trainer.exited")["cause"]
+
+
 @pytest.mark.parametrize("phase", [Phase.PAUSED, Phase.WAITING])
 @pytest.mark.parametrize("left", [(), (7,)])
 def test_a_stop_sweeps_once_more_what_would_not_die(phase: Phase, left: tuple[int, ...]) -> None:
