@@ -34,17 +34,19 @@ TYPES: Final[Mapping[str, Type]] = {
     ),
     **dict.fromkeys(("how", "phase", "signature", "stage", "target", "verdict", "watching"), _TEXT),
     **dict.fromkeys(("proof", "resumed_from", "fault", "evidence", "skipping", "doubt"), _or_null(_TEXT)),
-    **dict.fromkeys(("pid", "status", "depth", "without_progress", "bytes", "times", "deaths", "undelivered"), _WHOLE),
+    **dict.fromkeys(
+        ("pid", "status", "depth", "without_progress", "bytes", "times", "deaths", "undelivered", "seed"), _WHOLE
+    ),
     **dict.fromkeys(
         ("step", "code", "signal", "said", "errno", "newest_step", "chosen_step", "steps_lost", "resumed_step"),
         _or_null(_WHOLE),
     ),
     **dict.fromkeys(("reported_step", "finite_step", "died_at", "reached"), _or_null(_WHOLE)),
-    **dict.fromkeys(("seconds", "delay_seconds", "grace_seconds"), _SECONDS),
+    **dict.fromkeys(("seconds", "delay_seconds", "grace_seconds", "mean_seconds"), _SECONDS),
     **dict.fromkeys(("standby", "blocking"), _TRUTH),
     **dict.fromkeys(("free_bytes", "needed_bytes", "needed_inodes"), _WHOLE),
     "free_inodes": _or_null(_WHOLE),
-    **dict.fromkeys(("gpus", "held_back", "last_lines", "locks", "processes", "ignored_settings"), _TEXTS),
+    **dict.fromkeys(("gpus", "held_back", "last_lines", "locks", "processes", "ignored_settings", "kinds"), _TEXTS),
     **dict.fromkeys(("changed", "at_next_start", "needs_restart"), _TEXTS),
     **dict.fromkeys(("pids", "uninterruptible"), _WHOLES),
     "rejected": _REJECTED,

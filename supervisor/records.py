@@ -261,8 +261,16 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         {"status": "exit status", "reason": "why", "advice": "what to do"},
     ),
     "fault.injected": Kind(
-        "info", "A chaos campaign did something to this run.",
+        "info", "Something was done to this run on purpose.",
         {"fault": "id of the fault", "kind": "its kind", "target": "pid or path it was aimed at"},
+    ),
+    "chaos.enabled": Kind(
+        "warning", "The trainer will be killed on purpose now and then, as `chaos` in the settings asks.",
+        {"mean_seconds": "time between two kills, on average", "kinds": "how it is killed", "seed": "decides when and how"},
+    ),
+    "chaos.unavailable": Kind(
+        "warning", "Nothing will be killed on purpose, although `chaos` in the settings asks for it.",
+        {"reason": "what the system said"},
     ),
     "notification.failed": Kind(
         "warning", "Records did not get through to a target of `notify`; they are in events.jsonl. Itself never sent.",

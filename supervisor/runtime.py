@@ -16,6 +16,7 @@ from typing import Any, assert_never
 from supervisor import forerunner, proc
 from supervisor.adapters import statefile
 from supervisor.adapters.journal import Journal
+from supervisor.adapters.monkey import Monkey
 from supervisor.adapters.notifier import Notifier
 from supervisor.adapters.process import become_subreaper
 from supervisor.adapters.verifier import Verifier
@@ -31,8 +32,8 @@ from supervisor.memory_side import MemorySide
 from supervisor.overdue import Overdue
 from supervisor.records import CATALOGUE
 from supervisor.reloading import ReloadSide
-from supervisor.settings import Settings, inert
-from supervisor.summary import summary
+from supervisor.settings import Settings
+from supervisor.summary import introduction, summary
 from supervisor.timeline import Timeline
 from supervisor.trainer_side import TrainerSide
 from supervisor.wishes import Wishes
@@ -67,7 +68,8 @@ class Runtime:
         self._notifier = Notifier(settings.notify, self._mailbox.hand, self._say)  # before the trainer's side
         self._trainer = TrainerSide(settings, self._directory, run.run_id, self._mailbox, self._post, self._say)
         self._files = DirectorySide(settings, self._directory, verifier, self._mailbox, self._post, self._say)
-        self._trainer.kin.own.append(self._notifier.pids)
+        self._monkey = Monkey()
+        self._trainer.kin.own += [self._notifier.pids, self._monkey.pids]
         self._trainer.ended = self._files.hindrances.died
         written_by = replace(run, boot=proc.boot_id(), supervisor=proc.identity_of(os.getpid()))
         self._memory = MemorySide(self._directory, written_by, self._mailbox, self._say)
@@ -97,7 +99,10 @@ class Runtime:
         self._take_signals()
         wanted = self._wishes.begin()
         self._state = replace(self._state, pause=wanted == "pause")  # also after a reboot
-        self._say("supervisor.started", self._introduction())
+        self._say(
+            "supervisor.started", introduction(os.getpid(), self._directory, self._files.watching, self._settings)
+        )
+        self._monkey.start(self._settings.chaos, self._directory, self._say)
         open_still = forerunner.judge(self._directory, self._found, wanted, self._say)
         self._state = replace(self._state, memory=replace(self._state.memory, open=open_still))
         self._act(*machine.begin(self._state))
@@ -127,15 +132,6 @@ class Runtime:
             self._trainer.stand_down()
         else:
             self._trainer.stand_by(self._state.phase is Phase.RUNNING and life.progressed and not life.finishing)
-
-    def _introduction(self) -> dict[str, Any]:
-        return {
-            "pid": os.getpid(),
-            "directory": self._directory,
-            "watching": self._files.watching,
-            "preset": self._settings.preset_name,
-            "ignored_settings": inert(self._settings),
-        }
 
     def _take_signals(self) -> None:
         """SIGHUP means a changed config file, or a terminal that goes away, which takes no run with it."""
@@ -319,6 +315,7 @@ class Runtime:
         """Leave nothing behind: no trainer, no thread. The status is decided, so that signals no longer matter."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, statefile.WISH_SIGNAL):
             signal.signal(number, signal.SIG_IGN)
+        self._monkey.close()
         until = time.monotonic() + CLOSE_SECONDS  # for all together: a service manager does not wait for ever
         self._starting = None
         self._trainer.close(until)

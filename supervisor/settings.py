@@ -135,6 +135,19 @@ class Log(_Part):
     level: Literal["info", "warning", "error"] = Field("info", description="Least level shown; events.jsonl has all.")
 
 
+class Chaos(_Part):
+    """Kills on purpose while the run goes on, to prove that it bears them."""
+
+    mean_seconds: Seconds | None = Field(
+        None, gt=0, description="Time between two kills of the trainer, on average. null: none is killed."
+    )
+    kinds: Annotated[list[Literal["kill", "kill-tree", "terminate"]], Field(min_length=1)] = Field(
+        ["kill"],
+        description="How: kill and terminate are SIGKILL and SIGTERM to it, kill-tree reaches all below it too.",
+    )
+    seed: int = Field(1, description="Decides when and how.")
+
+
 class Metrics(_Part):
     """Numbers for Prometheus."""
 
@@ -155,6 +168,7 @@ class Settings(_Part):
         description="Where records are sent: Apprise URLs, commands (JSON on stdin), or "
         "{url or command, level, events, timeout_seconds}.",
     )
+    chaos: Chaos = Chaos()
     log: Log = Log()
     metrics: Metrics = Metrics()
 

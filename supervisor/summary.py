@@ -5,6 +5,7 @@ from typing import Any
 
 from supervisor.core.events import Obstacle
 from supervisor.core.state import Phase, Policy, State
+from supervisor.settings import Settings, inert
 
 VERSION = 1
 
@@ -13,6 +14,17 @@ _AWAITED = {
     Obstacle.GPU_LOST: "a GPU that is lost",
     Obstacle.GPU_BUSY: "memory of a GPU that dead processes hold",
 }
+
+
+def introduction(pid: int, directory: str, watching: str, settings: Settings) -> dict[str, Any]:
+    """What a supervisor says of itself first."""
+    return {
+        "pid": pid,
+        "directory": directory,
+        "watching": watching,
+        "preset": settings.preset_name,
+        "ignored_settings": inert(settings),
+    }
 
 
 def summary(state: State, policy: Policy, context: dict[str, Any]) -> dict[str, Any]:

@@ -57,8 +57,8 @@ class Asked:
 @dataclass
 class Result:
     """What came of it. `left_out` names the kinds that were not possible here, and why; `exact` is None where nothing can be
-    compared bit for bit. `pattern` says how its snapshots are called, `filesystem` is the type of the one that they were on. Times
-    are in unix seconds.
+    compared bit for bit. `pattern` says how its snapshots are called, `filesystem` is the type of the one that they were on.
+    Times are in unix seconds.
     """
 
     asked: Asked
@@ -247,7 +247,7 @@ def _under_faults(
 ) -> list[Done]:
     """Do them one after the other, then wait for the end of the run."""
     directory, log = snapshots.directory, result.folder / "supervisor.log"
-    sets = (f"checkpoints.dir={directory}", "log.format=json")
+    sets = (f"checkpoints.dir={directory}", "log.format=json", "chaos.mean_seconds=null")
     words = [sys.executable, "-m", "supervisor", "run", result.asked.config]
     service = Service([*words, *(word for one in sets for word in ("--set", one))], log)
     silence = max(chosen.stall.running_seconds, chosen.stall.saving_seconds)

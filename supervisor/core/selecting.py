@@ -62,13 +62,13 @@ def on_ladder(state: State, event: Event, now: float, policy: Policy) -> Outcome
     state, commands = _take_in(replace(state, away=False, hindrance=event.hindrance), event, now)
     event = replace(event, rungs=_doubted(state, event.rungs))
     state = replace(state, rungs=_doubted(state, state.rungs))
-    if state.death is not None:
-        last = _outlived(state, state.death, event)
+    if (death := state.death) is not None:
+        last = _outlived(state, death, event)
         commands = (*commands, *last)
-        if last and deaths.would_end_the_run(state, state.death, now, policy):
+        if last and deaths.would_end_the_run(state, death, now, policy):
             state, more = deaths.judge_again(state)  # once they are sealed: they may be progress
         else:
-            state, more = deaths.settle(state, state.death, now, policy)
+            state, more = deaths.settle(state, death, now, policy)
     elif state.memory.open:
         state, more = deaths.settle_lost(state, now, policy)
     else:

@@ -1,0 +1,56 @@
+"""The process that kills a run's trainer now and then, if its config wants that (see `supervisor/chaos/monkey.py`)."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from supervisor.launch import NOT_PASSED_ON
+from supervisor.settings import Chaos
+
+END_SECONDS = 1.0
+_ROOT = str(Path(__file__).parents[2])
+_MAIN = "import sys; sys.path.insert(0, sys.argv[1]); from supervisor.chaos.monkey import main; main()"
+
+
+class Monkey:
+    """At most one such process, which ends with this one, however that ends."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, settings: Chaos, directory: str, say: Callable[[str, dict[str, Any]], None]) -> None:
+        """Have it if it is wanted, and say so, or why not."""
+        if settings.mean_seconds is None:
+            return
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(NOT_PASSED_ON)}
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _MAIN, _ROOT, directory, json.dumps(settings.model_dump())],
+                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                env=environment, cwd="/", start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            say("chaos.unavailable", {"reason": error.strerror})
+        else:
+            say("chaos.enabled", settings.model_dump())
+
+    def pids(self) -> tuple[int, ...]:
+        """The process, which is none of the run's; from any thread."""
+        return () if self._process is None else (self._process.pid,)
+
+    def close(self) -> None:
+        """Have none."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
