@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.chaos.plan import FIRST_SHARE, LAST_SHARE, ON_STORAGE, OWN_FILESYSTEM, FaultKind, draw
+from supervisor.chaos.plan import FIRST_SHARE, LAST_SHARE, MIXES, ON_STORAGE, OWN_FILESYSTEM, FaultKind, draw
 
 EVEN = dict.fromkeys(FaultKind, 1.0)
 WEIGHTS = st.dictionaries(st.sampled_from(FaultKind), st.floats(0.1, 100.0), min_size=1)
@@ -70,3 +70,14 @@ def test_what_needs_a_dead_trainer_or_a_filesystem_is_known() -> None:
     """Each kind is done to a process or to storage, and none below a filesystem that is somebody's."""
     assert {"flip-below-the-filesystem", "fill-disk"} == OWN_FILESYSTEM
     assert {"fill-disk"} == OWN_FILESYSTEM - ON_STORAGE
+
+
+def test_a_mix_is_drawn_as_clusters_fail() -> None:
+    """Of a hundred faults about half are kills, a fifth is somebody who ends the run, and the rare ones are there."""
+    plan = draw(1, 100_000, 100, MIXES["cluster"])
+    counts = Counter(fault.kind for fault in plan)
+
+    assert MIXES["cluster"].keys() == counts.keys()
+    assert [FaultKind.KILL, FaultKind.TERMINATE, FaultKind.STOP] == [kind for kind, _ in counts.most_common(3)]
+    assert 50 <= counts[FaultKind.KILL] <= 60
+    assert 1 == counts[FaultKind.ZERO_TAIL]
