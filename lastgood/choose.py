@@ -42,10 +42,19 @@ def with_one(ladder: tuple[C, ...], one: C, new_name: bool = False) -> tuple[C, 
 
     Ten thousand are not sorted for each arrival.
     """
+    place = _place(ladder, one)
+    if place and _age(ladder[place - 1]) == _age(one):
+        return (*ladder[: place - 1], one, *ladder[place:])  # what it was before: a verdict is new
     found = None if new_name else named(ladder, one.name)
-    others = ladder if found is None else tuple(other for other in ladder if other is not found)
-    place = next((index for index, other in enumerate(others) if _age(other) < _age(one)), len(others))
-    return (*others[:place], one, *others[place:])
+    if found is not None:
+        ladder = tuple(other for other in ladder if other is not found)
+        place = _place(ladder, one)
+    return (*ladder[:place], one, *ladder[place:])
+
+
+def _place(ladder: tuple[C, ...], one: C) -> int:
+    """How many are as old as `one` or younger."""
+    return bisect_left(ladder, True, key=lambda other: _age(other) < _age(one))
 
 
 def named(ladder: Sequence[C], name: str) -> C | None:
