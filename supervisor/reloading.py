@@ -109,6 +109,7 @@ class ReloadSide:
         self._say = say
         self._take = take
         self._worker: Worker | None = None
+        self._closed = False
 
     def ask(self) -> None:
         """Read them again soon. For the loop's thread."""
@@ -127,7 +128,9 @@ class ReloadSide:
             self._mailbox.hand(lambda: self._compare(new))
 
     def _compare(self, new: Settings) -> None:
-        """A file that says what it said before was not meant: a terminal went away."""
+        """A file that says what it said before was not meant: a terminal went away. At the end it is left to the next start."""
+        if self._closed:
+            return
         found = compare(self.settings, new)
         keys = {name: list(getattr(found, name)) for name in ("changed", "at_next_start", "needs_restart")}
         if any(keys.values()):
@@ -136,6 +139,7 @@ class ReloadSide:
             self._say("supervisor.reloaded", keys)
 
     def close(self, until: float | None = None) -> None:
-        """Leave no thread."""
+        """Leave no thread, and take nothing over any more."""
+        self._closed = True
         if self._worker is not None:
             self._worker.close(until)

@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
-from supervisor.reloading import AT_NEXT_START, AT_ONCE, compare
+from supervisor.mailbox import Mailbox
+from supervisor.reloading import AT_NEXT_START, AT_ONCE, ReloadSide, compare
 from supervisor.settings import Settings
+from tests.bench import until
 
 
 def made(**sections: Any) -> Settings:
@@ -113,3 +115,22 @@ def test_every_key_named_here_is_a_setting() -> None:
     known = {*Settings.model_fields, *(f"{name}.{key}" for name, part in sections.items() for key in part.model_fields)}
 
     assert set() == (AT_ONCE | AT_NEXT_START) - known
+
+
+@pytest.mark.parametrize("ended_first", [False, True])
+def test_what_is_read_as_the_run_ends_is_left_to_the_next_start(ended_first: bool) -> None:
+    """To say that a longer run holds from now on, and to end, would be two stories."""
+    said: list[str] = []
+    mailbox, longer = Mailbox(), made(run={"final_step": 50})
+    side = ReloadSide(made(run={"final_step": 43}), lambda: longer, mailbox, lambda name, _: said.append(name), print)
+    side.ask()
+    if ended_first:
+        side.close()
+        mailbox.run_all(lambda: True)
+    else:
+        until(lambda: mailbox.run_all(lambda: True) or said)
+        side.close()
+    mailbox.close()
+
+    assert ([] if ended_first else ["supervisor.reloaded"]) == said
+    assert (43 if ended_first else 50) == side.settings.run.final_step
