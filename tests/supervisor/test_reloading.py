@@ -1,5 +1,6 @@
 """A config file that was changed while its run goes on: which keys hold at once, which later, and which not before a restart."""
 
+import threading
 from typing import Any
 
 import pytest
@@ -122,8 +123,15 @@ def test_what_is_read_as_the_run_ends_is_left_to_the_next_start(ended_first: boo
     """To say that a longer run holds from now on, and to end, would be two stories."""
     said: list[str] = []
     mailbox, longer = Mailbox(), made(run={"final_step": 50})
-    side = ReloadSide(made(run={"final_step": 43}), lambda: longer, mailbox, lambda name, _: said.append(name), print)
+    was_read = threading.Event()
+
+    def read() -> Settings:
+        was_read.set()
+        return longer
+
+    side = ReloadSide(made(run={"final_step": 43}), read, mailbox, lambda name, _: said.append(name), print)
     side.ask()
+    assert was_read.wait(10)
     if ended_first:
         side.close()
         mailbox.run_all(lambda: True)
