@@ -8,7 +8,8 @@ READY := $(VENV)/.ready
 
 KINDS := kill,kill-while-saving,stop,kill-the-supervisor,leak-a-grandchild,truncate,flip-bit,drop-seal
 demo: $(READY)  # those that need no root
-	$(BIN)/lastgood chaos config/demo.yaml --faults 8 --seed 1 --kinds $(KINDS)
+	@mkdir -p out
+	$(BIN)/lastgood chaos config/demo.yaml --faults 8 --seed 1 --kinds $(KINDS) --report out/demo-report.html
 
 test: $(READY)
 	$(BIN)/python -m pytest -m "not heavy" -n 2 --dist worksteal

@@ -13,6 +13,7 @@ from supervisor.cli import (
     inspecting,
     pausing,
     ps,
+    reporting,
     run,
     salvaging,
     sealing,
@@ -62,6 +63,7 @@ app.command("stop")(stopping.stop)
 app.command("pause")(pausing.pause)
 app.command("resume")(pausing.resume)
 app.command("ps")(ps.ps)
+app.command("report")(reporting.report)
 app.command("chaos")(campaign.chaos)
 app.command("events")(tools.events)
 app.command("check")(tools.check)

@@ -1,11 +1,15 @@
 """`lastgood chaos`: a seeded campaign of faults against a run, with an oracle."""
 
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from supervisor.cli.text import shown
+
 if TYPE_CHECKING:
+    from supervisor.chaos.campaign import Result
     from supervisor.chaos.plan import FaultKind
 
 
@@ -14,6 +18,12 @@ def chaos(
     faults: Annotated[int, typer.Option(min=1, help="How many faults.")] = 12,
     seed: Annotated[int, typer.Option(help="Decides every fault's place; the same seed, the same plan.")] = 1,
     kinds: Annotated[str, typer.Option(metavar="A,B", help="Only these kinds, as often as each other.")] = "",
+    report: Annotated[
+        str | None, typer.Option(metavar="FILE.html", help="Write what came of it as one page to look at and to send.")
+    ] = None,
+    as_json: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write what came of it as JSON.")
+    ] = None,
 ) -> None:
     """Run CONFIG unbroken, then under faults, and compare.
 
@@ -21,7 +31,37 @@ def chaos(
     """
     from supervisor.chaos.campaign import Asked, campaign
 
-    sys.exit(0 if campaign(Asked(config, faults, seed, _kinds(kinds))).passed else 1)
+    asked = Asked(config, faults, seed, _kinds(kinds))
+    _need_places(report, as_json)
+    result = campaign(asked)
+    _write(result, report, as_json)
+    sys.exit(0 if result.passed else 1)
+
+
+def _need_places(report: str | None, as_json: str | None) -> None:
+    """Raises UsageError when what is asked for could not be written at the end."""
+    from supervisor.errors import UsageError
+    from supervisor.report import writing
+
+    if report is not None:
+        writing.need_plotly("chaos")
+    for path in (report, as_json):
+        if path is not None:
+            writing.need_place("chaos", path)
+    if report is not None and as_json is not None and os.path.realpath(report) == os.path.realpath(as_json):
+        raise UsageError("chaos: --report and --json name one file; give each its own")
+
+
+def _write(result: "Result", report: str | None, as_json: str | None) -> None:
+    """Write what was asked for, whatever came of the campaign, and say where."""
+    from supervisor.report import campaign, writing
+
+    if as_json is not None:
+        writing.write_whole(as_json, campaign.document_text(result))
+        typer.echo(f"json: {shown(as_json)}")
+    if report is not None:
+        writing.write_page(report, campaign.report(result))
+        typer.echo(f"report: {shown(report)}")
 
 
 def _kinds(words: str) -> "tuple[FaultKind, ...]":

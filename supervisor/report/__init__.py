@@ -1,0 +1,1 @@
+"""The report of a run or of a campaign: one HTML file that needs nothing else."""
