@@ -20,7 +20,8 @@ from supervisor import configuration
 from supervisor.adapters.surroundings import mount_of
 from supervisor.chaos import baseline, filesystem, oracle
 from supervisor.chaos.damage import UndamagedError
-from supervisor.chaos.inject import Done, Injector, TooLateError
+from supervisor.chaos.done import Done, TooLateError
+from supervisor.chaos.inject import Injector
 from supervisor.chaos.judging import Outcome, Records, judge, lost, unplanned
 from supervisor.chaos.plan import OWN_FILESYSTEM, FaultKind, PlannedFault, draw
 from supervisor.chaos.service import Service

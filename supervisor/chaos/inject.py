@@ -10,14 +10,22 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lastgood.contract import ENV_CHECKPOINT_DIR, ENV_RUN_ID, RUN_FILE, STATE_DIR, STATUS_FILE
+from lastgood.contract import (
+    ENV_CHECKPOINT_DIR,
+    ENV_RUN_ID,
+    NOTE_SAVE_FAILED,
+    NOTES_FILE,
+    RUN_FILE,
+    STATE_DIR,
+    STATUS_FILE,
+)
 from lastgood.naming import partial_of
 from supervisor.chaos import oracle
 from supervisor.chaos.damage import DAMAGES, HARMLESS, OF_THE_SEAL, UndamagedError
+from supervisor.chaos.done import Done, TooLateError
 from supervisor.chaos.filesystem import OwnFilesystem
 from supervisor.chaos.plan import ON_STORAGE, FaultKind, PlannedFault
 from supervisor.chaos.processes import below, leader, stands_still
@@ -32,33 +40,6 @@ DEATH_SECONDS = 30.0
 PLACES_MAX = 10  # tries to damage what is under a checksum
 PLACE_SHARE = 0.381966  # of the file, that two tries are apart: no two of them meet
 LEAK = "sleep 86400 >/dev/null 2>&1 & echo $!"
-
-
-class TooLateError(Exception):
-    """The run was over, or gone, before the fault could be done."""
-
-
-@dataclass
-class Done:
-    """A fault that was done: when (unix seconds), at which step, and what must follow from it.
-
-    `proof` says how it is known to have happened; `expected` names the snapshot that must be chosen next, where it
-    `ends_the_trainer`, and `cause` what the death must be put down to, if anybody was there to do so. `lay_there` counts the
-    snapshots once the trainer was dead, `good` those that were good after the fault, and `broken` is the name and the digest of
-    one that must be kept, set aside, from then on. `problems` is what the injector itself saw go wrong.
-    """
-
-    fault: PlannedFault
-    at: float = 0.0
-    step: int = 0
-    proof: str = ""
-    expected: str | None = None
-    cause: str | None = "chaos"
-    ends_the_trainer: bool = True
-    lay_there: int = 0
-    good: int = 0
-    broken: tuple[str, str] | None = None
-    problems: list[str] = field(default_factory=list)
 
 
 class Injector:
@@ -102,6 +83,13 @@ class Injector:
         }
         by_kind[fault.kind](done)
         return done
+
+    def _noted_failures(self) -> int:
+        """Failed saves in what the trainer's saving notes, which the supervisor reads in a while."""
+        try:
+            return (self._directory / STATE_DIR / NOTES_FILE).read_bytes().count(NOTE_SAVE_FAILED.encode("ascii"))
+        except OSError:
+            return 0
 
     def _told(self) -> int:
         """The newest step that the present trainer has told; -1 before its first, and while there is none."""
@@ -303,7 +291,7 @@ class Injector:
     def _fill_disk(self, done: Done) -> None:
         """Until a save has failed for want of room; the trainer bears that."""
         assert self._filesystem is not None
-        failures = len(oracle.records(self._directory, "save.failed"))
+        failures, notes = len(oracle.records(self._directory, "save.failed")), self._noted_failures()
         fault = done.fault
         done.step, done.at, done.cause, done.ends_the_trainer = self._told(), time.time(), None, False
         announce(str(self._directory), Fault(fault.id, str(fault.kind), None, None, str(self._directory), done.at))
@@ -313,12 +301,13 @@ class Injector:
             nonlocal full
             assert self._filesystem is not None
             full = self._filesystem.fill()  # again and again: whoever prunes makes room
-            return len(oracle.records(self._directory, "save.failed")) > failures
+            return self._noted_failures() > notes or len(oracle.records(self._directory, "save.failed")) > failures
 
         try:
             self._until(has_failed, FILL_SECONDS)
         finally:
-            self._filesystem.free()
+            self._filesystem.free()  # at once: a trainer may end after a few such saves, and these take milliseconds
+        self._until(lambda: len(oracle.records(self._directory, "save.failed")) > failures, SLOW_POLL_SECONDS)
         reason = oracle.records(self._directory, "save.failed")[-1]["reason"]
         before = self._snapshots.newest_number()
         self._until(lambda: self._snapshots.newest_number() > before, SLOW_POLL_SECONDS)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.chaos import oracle
-from supervisor.chaos.inject import Done
+from supervisor.chaos.done import Done
 from supervisor.chaos.plan import FaultKind
 
 RESUME_SECONDS_MAX = 120.0

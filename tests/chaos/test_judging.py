@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.chaos.inject import Done
+from supervisor.chaos.done import Done
 from supervisor.chaos.judging import RESUME_SECONDS_MAX, Outcome, Records, judge, lost, unplanned
 from supervisor.chaos.oracle import Snapshots, digest
 from supervisor.chaos.plan import FaultKind, PlannedFault
