@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,7 @@ from supervisor.chaos.damage import UndamagedError
 from supervisor.chaos.done import Done, TooLateError
 from supervisor.chaos.inject import Injector
 from supervisor.chaos.judging import Outcome, Records, judge, lost, unplanned
-from supervisor.chaos.plan import OWN_FILESYSTEM, FaultKind, PlannedFault, draw
+from supervisor.chaos.plan import MIXES, OWN_FILESYSTEM, FaultKind, PlannedFault, draw
 from supervisor.chaos.service import Service
 from supervisor.errors import UsageError
 from supervisor.launch import check_program
@@ -41,18 +41,30 @@ OF_OUR_SAVES = frozenset({FaultKind.KILL_WHILE_SAVING, FaultKind.DROP_SEAL, Faul
 
 @dataclass(frozen=True)
 class Asked:
-    """What a campaign is made of: a run's config file, how many faults, the seed, which kinds; none: all that are possible."""
+    """What a campaign is made of: a run's config file, how many faults, the seed, and which kinds or which `mix` of them.
+
+    Without either all kinds that are possible, as often as each other.
+    """
 
     config: str
     faults: int
     seed: int
     kinds: tuple[FaultKind, ...] = ()
+    mix: str = ""
 
     @property
     def command(self) -> str:
         """What repeats it."""
-        kinds = f" --kinds {','.join(self.kinds)}" if self.kinds else ""
+        named = self.mix or ",".join(self.kinds)
+        kinds = f" --kinds {named}" if named else ""
         return f"lastgood chaos {self.config} --faults {self.faults} --seed {self.seed}{kinds}"
+
+    def weights(self, impossible: Collection[FaultKind]) -> dict[FaultKind, float]:
+        """How often each kind is to come, those apart that are impossible here; kinds that were named are all possible."""
+        if self.kinds:
+            return dict.fromkeys(self.kinds, 1.0)
+        all_of_them = MIXES[self.mix] if self.mix else dict.fromkeys(FaultKind, 1.0)
+        return {kind: weight for kind, weight in all_of_them.items() if kind not in impossible}
 
 
 @dataclass
@@ -107,9 +119,8 @@ def campaign(asked: Asked) -> Result:
     for kind in asked.kinds:
         if kind in impossible:
             raise UsageError(f"chaos: {asked.config}: {kind}: {impossible[kind]}")
-    weights = dict.fromkeys(asked.kinds or [kind for kind in FaultKind if kind not in impossible], 1.0)
     try:
-        plan = draw(asked.seed, final_step, asked.faults, weights)
+        plan = draw(asked.seed, final_step, asked.faults, asked.weights(impossible))
     except ValueError as error:
         raise UsageError(f"chaos: {asked.config}: run.final_step: {error}") from None
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))  # so that what was started is ended
@@ -118,7 +129,7 @@ def campaign(asked: Asked) -> Result:
         console.width = PLAIN_WIDTH
     place = Path("out/chaos")
     folder = _folder(place / f"{chosen.run.name}-seed{asked.seed}", asked)
-    left_out = {} if asked.kinds else impossible
+    left_out = {} if asked.kinds else {kind: why for kind, why in impossible.items() if kind in asked.weights(())}
     unbroken = _baseline(console, chosen, place / "baselines", final_step) if chosen.bundled else None
     result = Result(asked, folder, final_step, left_out, unbroken, pattern=chosen.pattern, started=started)
     _tell(console, f"2/3 the same run under lastgood, with {len(plan)} faults from seed {asked.seed}")

@@ -17,7 +17,10 @@ def chaos(
     config: Annotated[str, typer.Argument(metavar="CONFIG", help="A run's YAML file.")],
     faults: Annotated[int, typer.Option(min=1, help="How many faults.")] = 12,
     seed: Annotated[int, typer.Option(help="Decides every fault's place; the same seed, the same plan.")] = 1,
-    kinds: Annotated[str, typer.Option(metavar="A,B", help="Only these kinds, as often as each other.")] = "",
+    kinds: Annotated[
+        str,
+        typer.Option(metavar="A,B | MIX", help="Only these kinds, as often as each other; or a ready mix: cluster."),
+    ] = "",
     report: Annotated[
         str | None, typer.Option(metavar="FILE.html", help="Write what came of it as one page to look at and to send.")
     ] = None,
@@ -31,7 +34,8 @@ def chaos(
     """
     from supervisor.chaos.campaign import Asked, campaign
 
-    asked = Asked(config, faults, seed, _kinds(kinds))
+    mix = _mix(kinds)
+    asked = Asked(config, faults, seed, () if mix else _kinds(kinds), mix)
     _need_places(report, as_json)
     result = campaign(asked)
     _write(result, report, as_json)
@@ -64,6 +68,13 @@ def _write(result: "Result", report: str | None, as_json: str | None) -> None:
         typer.echo(f"report: {shown(report)}")
 
 
+def _mix(words: str) -> str:
+    """The name of a ready mix, if that is what it says."""
+    from supervisor.chaos.plan import MIXES
+
+    return words.strip() if words.strip() in MIXES else ""
+
+
 def _kinds(words: str) -> "tuple[FaultKind, ...]":
     from supervisor.chaos.plan import FaultKind
     from supervisor.errors import UsageError
@@ -71,5 +82,7 @@ def _kinds(words: str) -> "tuple[FaultKind, ...]":
     named = [word.strip() for word in words.split(",") if word.strip()]
     unknown = [word for word in named if word not in list(FaultKind)]
     if unknown:
-        raise UsageError(f"chaos: --kinds: {unknown[0]!r} is no kind of fault; they are {', '.join(FaultKind)}")
+        raise UsageError(
+            f"chaos: --kinds: {unknown[0]!r} is no kind of fault; they are {', '.join(FaultKind)}, and `cluster` alone"
+        )
     return tuple(dict.fromkeys(FaultKind(word) for word in named))

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.chaos.plan import FaultKind
+from supervisor.chaos.campaign import Asked
+from supervisor.chaos.plan import MIXES, FaultKind
 from tests.bench import ROOT, TRAINER, Bench, until
 from tests.crash import disks
 from tests.crash.conftest import give_up
@@ -87,6 +88,7 @@ def test_any_command_can_be_judged_but_for_its_sums(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (("--kinds", "cluster,kill"), "--kinds: 'cluster' is no kind of fault; they are kill, kill-tree, "),
         (("--kinds", "kill,melt"), "--kinds: 'melt' is no kind of fault; they are kill, kill-tree, "),
         (("--faults", "60"), "a run of 120 steps is too short for 60 faults; it has room for 42"),
     ],
@@ -174,3 +176,18 @@ def running_in(folder: Path) -> list[int]:
         except OSError:
             continue  # it ended
     return found
+
+
+@pytest.mark.parametrize(
+    ("asked", "words", "kinds"),
+    [
+        (Asked("a.yaml", 3, 1), "", set(FaultKind) - {FaultKind.STOP}),
+        (Asked("a.yaml", 3, 1, (FaultKind.KILL,)), " --kinds kill", {FaultKind.KILL}),
+        (Asked("a.yaml", 3, 1, mix="cluster"), " --kinds cluster", MIXES["cluster"].keys() - {FaultKind.STOP}),
+    ],
+    ids=["all", "named", "a mix"],
+)
+def test_what_was_asked_for_is_what_is_drawn_from(asked: Asked, words: str, kinds: set[FaultKind]) -> None:
+    """Without what is impossible here; and the words that repeat it say so."""
+    assert f"lastgood chaos a.yaml --faults 3 --seed 1{words}" == asked.command
+    assert kinds == asked.weights({FaultKind.STOP}).keys()

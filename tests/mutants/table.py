@@ -805,8 +805,8 @@ CHOOSING = [
     Mutant(
         "an arrival is always the newest",
         "lastgood/choose.py",
-        "    return (*others[:place], one, *others[place:])\n",
-        "    return (one, *others)\n",
+        "    return (*ladder[:place], one, *ladder[place:])\n",
+        "    return (one, *ladder)\n",
         (CHOOSE,),
         "An old snapshot that is judged late would be kept, and the newest pruned for it.",
     ),

@@ -40,6 +40,7 @@ def test_no_promise_is_broken_in_thousands_of_lives(block: int) -> None:
     assert not [kind for kind in kinds() if met[kind] < MET_MIN], met
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_broken_product_is_noticed(name: str) -> None:
     """Each way in which the core or the runtime was broken on purpose breaks a promise within three thousand lives."""
