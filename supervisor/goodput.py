@@ -28,6 +28,8 @@ TRAINING: Final = "training"  # no cause of downtime, but where time goes
 OFF: Final = "off"
 WISHED: Final = frozenset({"completed", "stopped"})
 """Exits that are no failure."""
+BEGINNINGS: Final = frozenset({"supervisor.started", "trainer.spawned"})
+"""Records with which another run may begin: the first may be lost on a full disk."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,10 @@ class _Life:
 
 
 class Account:
-    """Folds the records of a run, in the order of their lines; those of an earlier run in the same directory do not count."""
+    """Folds the records of a run, in the order of their lines; those of an earlier run in the same directory do not count.
+
+    Nor does what a supervisor of another run that was left over still writes there: a run begins with a start.
+    """
 
     def __init__(self) -> None:
         self._run_id: Any = None
@@ -90,15 +95,19 @@ class Account:
 
     def add(self, record: dict[str, Any]) -> None:
         """Take in one record. Whatever it holds, it is counted or passed over."""
+        told = record.get("event")
+        event = told if isinstance(told, str) else ""
         if record.get("run_id") != self._run_id:
+            if self._run_id is not None and event not in BEGINNINGS:
+                return
             self._run_id = record.get("run_id")
             self._begin()
-        event, at = record.get("event"), _time(record.get("timestamp"))
+        at = _time(record.get("timestamp"))
         if event == "supervisor.started" and self._supervised:
             self._lose_supervisor()
         if at is not None:
             self._pass(at)
-        act = _ACTS.get(event) if isinstance(event, str) else None
+        act = _ACTS.get(event)
         if act is not None:
             act(self, record)
 

@@ -189,6 +189,15 @@ HISTORIES: dict[str, tuple[list[Line], Goodput]] = {
         [started(0), spawned(0), exited(50, "training", 50), spawned(60, 50)],
         Goodput(50, 0, 60.0, 0.0, 50.0, 50.0, 50 / 60, {"training?": 10.0}, {"training?": 1}, 50.0),
     ),
+    "the supervisor of another run was left over": (
+        [started(0), spawned(0), saved(40, 40), {**at(45, "supervisor.lock_lost"), "run_id": "old"},
+         {**at(46, "supervisor.stopped", status=143), "run_id": "old"}, exited(80, "completed", 80)],
+        Goodput(80, 0, 80.0, 0.0, 80.0, 80.0, 1.0),
+    ),
+    "another run was here before, and its first record was lost": (
+        [{**one, "run_id": "old"} for one in KILLED] + [spawned(1010), exited(1020, "completed", 5)],
+        Goodput(5, 0, 10.0, 0.0, 10.0, 10.0, 1.0),
+    ),
     "another run was here before": (
         [{**one, "run_id": "old"} for one in KILLED] + [started(1000), spawned(1010), exited(1020, "completed", 5)],
         Goodput(5, 0, 20.0, 0.0, 10.0, 10.0, 0.5, {"starting": 10.0}),
