@@ -95,8 +95,7 @@ class Account:
 
     def add(self, record: dict[str, Any]) -> None:
         """Take in one record. Whatever it holds, it is counted or passed over."""
-        told = record.get("event")
-        event = told if isinstance(told, str) else ""
+        event = str(record.get("event"))
         if record.get("run_id") != self._run_id:
             if self._run_id is not None and event not in BEGINNINGS:
                 return
@@ -107,8 +106,7 @@ class Account:
             self._lose_supervisor()
         if at is not None:
             self._pass(at)
-        act = _ACTS.get(event)
-        if act is not None:
+        if (act := _ACTS.get(event)) is not None:
             act(self, record)
 
     def goodput(
@@ -325,10 +323,8 @@ def _step(value: Any) -> int | None:
 
 def _time(value: Any) -> float | None:
     """Unix seconds of a record's timestamp."""
-    if not isinstance(value, str):
-        return None
     try:
         found = datetime.fromisoformat(value)
         return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError):
         return None
