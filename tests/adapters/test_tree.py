@@ -89,9 +89,10 @@ def orphan(environment: dict[str, str], script: str = "sleep 300") -> tuple[Iden
 
 
 def kill(*identities: Identity) -> None:
-    """End processes that are nobody's children here."""
+    """End processes that are nobody's children here; a signal that was sent takes a moment."""
     for identity in identities:
         proc.send_signal(identity, signal.SIGKILL)
+    until(lambda: not any(map(is_alive, identities)))
 
 
 def test_descendants_may_have_lower_pids():
