@@ -141,9 +141,8 @@ class Chaos(_Part):
     mean_seconds: Seconds | None = Field(
         None, gt=0, description="Time between two kills of the trainer, on average. null: none is killed."
     )
-    kinds: Annotated[list[Literal["kill", "kill-tree", "terminate"]], Field(min_length=1)] = Field(
-        ["kill"],
-        description="How: kill and terminate are SIGKILL and SIGTERM to it, kill-tree reaches all below it too.",
+    kinds: Annotated[list[Literal["kill", "kill-tree"]], Field(min_length=1)] = Field(
+        ["kill"], description="How: kill is SIGKILL to it, kill-tree to all below it too."
     )
     seed: int = Field(1, description="Decides when and how.")
 

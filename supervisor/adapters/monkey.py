@@ -46,11 +46,12 @@ class Monkey:
         """Have none."""
         if self._process is None:
             return
-        self._process.terminate()
-        try:
-            self._process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        for end in (self._process.terminate, self._process.kill):
+            end()
+            try:
+                self._process.wait(END_SECONDS)
+                break
+            except subprocess.TimeoutExpired:
+                pass  # at the last it waits for storage, and dies of the signal once that answers
         assert self._process.stdin is not None
         self._process.stdin.close()

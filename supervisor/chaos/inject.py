@@ -307,8 +307,8 @@ class Injector:
             self._until(has_failed, FILL_SECONDS)
         finally:
             self._filesystem.free()  # at once: a trainer may end after a few such saves, and these take milliseconds
+        before = self._snapshots.newest_number()
         self._until(lambda: len(oracle.records(self._directory, "save.failed")) > failures, SLOW_POLL_SECONDS)
         reason = oracle.records(self._directory, "save.failed")[-1]["reason"]
-        before = self._snapshots.newest_number()
         self._until(lambda: self._snapshots.newest_number() > before, SLOW_POLL_SECONDS)
         done.proof = f"{full}, a save failed ({reason}), and the next one after it went well"

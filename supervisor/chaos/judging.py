@@ -10,6 +10,7 @@ from supervisor.chaos import oracle
 from supervisor.chaos.done import Done
 from supervisor.chaos.plan import FaultKind
 
+KEPT_MIN = 2  # good ones, whatever the settings of retention say
 RESUME_SECONDS_MAX = 120.0
 """From a fault to the next new step: a run that is kept safe and never goes on is not kept."""
 
@@ -113,7 +114,7 @@ def unplanned(done: Iterable[Done], records: Records) -> Iterator[str]:
 
 
 def lost(done: Iterable[Done], snapshots: oracle.Snapshots, records: Records) -> Iterator[str]:
-    """What is gone that had to stay: broken ones, which are evidence, and good ones, beyond the one that retention may take.
+    """What is gone that had to stay: broken ones, which are evidence, and good ones, of which retention leaves two at least.
 
     On a full disk evidence may be given up, if that is told.
     """
@@ -127,7 +128,7 @@ def lost(done: Iterable[Done], snapshots: oracle.Snapshots, records: Records) ->
             yield f"{one.broken[0]}, broken at step {one.step}, was not kept as it was"
         if not one.ends_the_trainer:
             continue
-        if before is not None and one.lay_there < before.good - 1:
+        if before is not None and one.lay_there < min(before.good, KEPT_MIN):
             yield f"of {before.good} good snapshots at step {before.step} there were {one.lay_there} left at step {one.step}"
         before = one
 

@@ -20,8 +20,7 @@ from supervisor.proc import Identity, is_alive, send_signal
 
 PROVEN_MIN = 2  # snapshots: the one that is gone on from, and another
 LOOK_SECONDS = 1.0
-SIGNALS = {"kill": signal.SIGKILL, "kill-tree": signal.SIGKILL, "terminate": signal.SIGTERM}
-"""What each kind sends to the trainer."""
+WAIT_SECONDS_MAX = 1e6  # at a time; some ten days
 PROVEN = frozenset({"healthy", "intact"})
 
 
@@ -37,7 +36,7 @@ def victim(status: Any, before: int | None, last: Identity | None) -> Identity |
     """
     if not isinstance(status, dict) or status.get("phase") != "running" or status.get("trainer_pid") is None:
         return None
-    if sum(one["verdict"] in PROVEN for one in status["snapshots"]) < PROVEN_MIN:
+    if sum(one["verdict"] in PROVEN for one in status.get("snapshots", ())) < PROVEN_MIN:
         return None
     newest = newest_step(status)
     if newest is None or (before is not None and newest <= before):
@@ -64,13 +63,14 @@ def main() -> None:
         while (target := victim(status := _status(directory), before, last)) is None or not is_alive(target):
             if not _waited(LOOK_SECONDS):
                 return
-        before, last, number = newest_step(status), target, number + 1
+        fault = Fault(f"chaos-{number + 1}", kind, target.pid, target.start_ticks, None, time.time())
         try:
-            announce(str(directory), Fault(f"chaos-{number}", kind, target.pid, target.start_ticks, None, time.time()))
+            announce(str(directory), fault)
         except OSError:
             continue  # what cannot be announced is not done
+        before, last, number = newest_step(status), target, number + 1
         for one in [*(below(target) if kind == "kill-tree" else []), target]:
-            send_signal(one, SIGNALS[kind])
+            send_signal(one, signal.SIGKILL)
 
 
 def _announced(directory: Path) -> int:
@@ -90,4 +90,8 @@ def _status(directory: Path) -> Any:
 
 def _waited(seconds: float) -> bool:
     """False when the supervisor is gone, or wants no more of it."""
-    return not select.select([sys.stdin], [], [], seconds)[0]
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        if select.select([sys.stdin], [], [], min(left, WAIT_SECONDS_MAX))[0]:
+            return False
+    return True

@@ -11,8 +11,10 @@ def leader(status: dict[str, Any]) -> Identity:
 
 
 def below(process: Identity) -> list[Identity]:
-    """All that descends from a process."""
+    """All that descends from a process; nothing, once another has its pid."""
     stats = snapshot()
+    if process.pid not in stats or stats[process.pid].identity != process:
+        return []
     found = {process.pid}
     while more := {pid for pid, stat in stats.items() if stat.parent in found and pid not in found}:
         found |= more

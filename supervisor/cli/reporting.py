@@ -12,7 +12,7 @@ from supervisor.errors import UsageError
 
 def report(
     place: Place,
-    out: Annotated[str, typer.Option(metavar="FILE", help="Where to write it.")] = "report.html",
+    out: Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="Where to write it.")] = "report.html",
     pattern: Pattern = None,
 ) -> None:
     """Write a run's report: one HTML file that needs no network.

@@ -155,7 +155,12 @@ def _judged(found: list[rungs.Rung], jobs: int | None) -> list[rungs.Rung]:
 
 def _rung_fields(rung: rungs.Rung) -> dict[str, Any]:
     assert rung.verdict is not None
-    return {"name": shown(rung.name), **_verdict_fields(rung.where, rung.verdict), "step": rung.step}
+    return {"name": shown(rung.name), **_verdict_fields(_path(rung), rung.verdict), "step": rung.step}
+
+
+def _path(rung: rungs.Rung) -> str:
+    """As Path would write it, at a fraction of the cost: nothing before a name in the current folder."""
+    return rung.name if rung.folder == "." else os.path.join(rung.folder, rung.name)
 
 
 def _age(mtime_ns: int) -> str:
@@ -180,7 +185,7 @@ def latest(
             typer.echo("null")
         typer.echo(f"no healthy or intact snapshot in {shown(directory)}; `lastgood list` says why", err=True)
         sys.exit(ExitStatus.NO_HEALTHY_SNAPSHOT)
-    path = chosen.where
+    path = _path(chosen)
     if as_json:
         typer.echo(json.dumps(_rung_fields(chosen), indent=1))
     else:

@@ -22,6 +22,8 @@ from supervisor.core.state import Ending, Phase, Policy, State
 Outcome = tuple[State, tuple[Command, ...]]
 
 SUPERVISOR_LOST = "supervisor-lost"
+SPENDS_NOTHING = frozenset({"completed", "stopped", "usage"})
+"""Causes after which the budget is not asked."""
 ORDERLY_CODES = frozenset({128 + 15, 128 + 2})  # as trainers end that were asked to and have saved
 
 
@@ -48,7 +50,7 @@ def reread(state: State) -> Outcome:
 def settle(state: State, death: TrainerExited, now: float, policy: Policy) -> Outcome:
     """Name the cause, then complete, stop, give up, or go on after a delay."""
     cause = exit_cause(death, _context(state, policy))
-    state = _closed(replace(state, death=None))
+    state = _closed(replace(state, death=None, awaits_seals=False))
     commands: tuple[Command, ...] = (notes.exited(state, death, cause),)
     if cause == "completed":
         return notes.joined(commands, notes.completed(state, notes.doubt(death, policy)))
@@ -70,8 +72,10 @@ def settle(state: State, death: TrainerExited, now: float, policy: Policy) -> Ou
 
 
 def would_end_the_run(state: State, death: TrainerExited, now: float, policy: Policy) -> bool:
-    """Whether nothing is left of the budget after this death, if that was no progress."""
-    if exit_cause(death, _context(state, policy)) in FREE_CAUSES:
+    """Whether nothing is left of the budget after this death, if that was no progress; asked once of each death."""
+    if state.awaits_seals or state.stop_signal is not None:
+        return False
+    if exit_cause(death, _context(state, policy)) in FREE_CAUSES | SPENDS_NOTHING:
         return False
     _, follows = budget.spend(state.memory.budget, policy.limits, now, state.life.progressed)
     return isinstance(follows, budget.GiveUp)

@@ -66,7 +66,7 @@ def on_ladder(state: State, event: Event, now: float, policy: Policy) -> Outcome
         last = _outlived(state, death, event)
         commands = (*commands, *last)
         if last and deaths.would_end_the_run(state, death, now, policy):
-            state, more = deaths.judge_again(state)  # once they are sealed: they may be progress
+            state, more = deaths.judge_again(replace(state, awaits_seals=True))  # they may be progress
         else:
             state, more = deaths.settle(state, death, now, policy)
     elif state.memory.open:

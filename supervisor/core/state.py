@@ -146,7 +146,8 @@ class State:
     start; `rereading` says that what was resumed from on trust is being read again, and `doubts` counts how often that could not
     be done; `killed` says that the tree was sent SIGKILL, `stuck` that it did not die of it; `failure` is (status, reason,
     advice) once the run must end in failure; `hindrance` is what the last look found in the way of a start, `wait` what is waited
-    for, and `faults` counts deaths of the machine's own faults without progress.
+    for, `faults` counts deaths of the machine's own faults without progress, and `awaits_seals` says that the last
+    saves of a dead trainer are being sealed before its death is settled.
     """
 
     phase: Phase = Phase.SELECTING
@@ -170,6 +171,7 @@ class State:
     hindrance: Hindrance | None = None
     wait: Wait | None = None
     faults: int = 0
+    awaits_seals: bool = False
 
     @property
     def incarnation(self) -> int:

@@ -175,12 +175,14 @@ def _readable(when: str) -> str:
 
 def _bytes_in(place: str) -> int | None:
     """The size of the snapshot there; None when none is."""
-    sizes = [
-        os.lstat(os.path.join(folder, name)).st_size
-        for folder, _, names in os.walk(place)
-        for name in names
-        if name != REASON_FILE and not name.endswith((SEAL_SUFFIX, ".json"))
-    ]
+    sizes = []
+    for folder, _, names in os.walk(place):
+        for name in names:
+            if name != REASON_FILE and not name.endswith((SEAL_SUFFIX, ".json")):
+                try:
+                    sizes.append(os.lstat(os.path.join(folder, name)).st_size)
+                except OSError:
+                    continue  # it is given up, or put back, just now
     return sum(sizes) if sizes else None
 
 

@@ -95,7 +95,7 @@ class _Telling:
         self._dead = self._fallback = None
         self._living = record.get("incarnation")
         step = record.get("step")
-        if dead is not None:
+        if dead is not None and dead.cause not in WISHED:
             lost = fallback.get("steps_lost") if fallback else None
             if lost is None and step is not None and self._reached is not None:
                 lost = max(0, self._reached - step)

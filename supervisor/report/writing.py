@@ -23,8 +23,10 @@ def need_place(command: str, path: str) -> None:
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
         raise UsageError(f"{command}: {shown(path)}: there is no folder {shown(folder)}; make it first")
-    if os.path.isdir(path):
+    if not os.path.basename(path) or os.path.isdir(path):
         raise UsageError(f"{command}: {shown(path)} is a folder; give the name of a file")
+    if os.path.lexists(path) and not os.path.isfile(path):
+        raise UsageError(f"{command}: {shown(path)} is no regular file; give the name of one, or of none")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UsageError(f"{command}: {shown(folder)}: {FORBIDDEN.replace('read', 'write')}")
 

@@ -217,7 +217,13 @@ def test_evidence_may_be_given_up_on_a_full_disk_alone(
     there = records(*RIGHT, trimmed)
 
     assert is_said == bool(
-        list(lost([broken("ckpt_00000030.pt", "0"), done(kind, lay_there=2)], Snapshots(tmp_path), there))
+        list(
+            lost(
+                [broken("ckpt_00000030.pt", "0"), done(kind, lay_there=2, ends_the_trainer=kind is FaultKind.KILL)],
+                Snapshots(tmp_path),
+                there,
+            )
+        )
     )
 
 
@@ -225,7 +231,7 @@ def test_evidence_may_be_given_up_on_a_full_disk_alone(
 def test_good_ones_do_not_vanish_between_two_faults(
     left: int, said: int, tmp_path: Path, records: Callable[..., Records]
 ) -> None:
-    """Retention had one more than it keeps at most; whatever else is gone was lost. A fault that nobody died of tells nothing."""
+    """Retention leaves two at least; whatever else is gone was lost. A fault that nobody died of tells nothing."""
     faults = [
         done(good=3, lay_there=3),
         done(FaultKind.FILL_DISK, ends_the_trainer=False),

@@ -12,7 +12,7 @@ from supervisor.chaos.monkey import due, victim
 from supervisor.proc import Identity, is_alive, snapshot
 from tests.bench import Bench, until
 
-KINDS = ["kill", "kill-tree", "terminate"]
+KINDS = ["kill", "kill-tree"]
 
 
 def test_the_same_seed_kills_at_the_same_times_in_the_same_ways() -> None:
@@ -51,8 +51,19 @@ ONE = [
         (status(snapshots=ONE), None, False),
         (status(last_good=None), None, False),
         (None, None, False),
+        ({"phase": "running", "trainer_pid": 7}, None, False),
     ],
-    ids=["trains", "saved since", "nothing saved since", "starting", "dead", "one proven", "none", "no status"],
+    ids=[
+        "trains",
+        "saved since",
+        "nothing saved",
+        "starting",
+        "dead",
+        "one proven",
+        "none",
+        "no status",
+        "half of one",
+    ],
 )
 def test_a_run_is_killed_only_when_it_can_bear_it(told: Any, before: int | None, may_be: bool) -> None:
     """It trains, two snapshots are proven, and one is newer than at the last kill."""
@@ -60,7 +71,7 @@ def test_a_run_is_killed_only_when_it_can_bear_it(told: Any, before: int | None,
 
 
 def test_none_is_killed_twice() -> None:
-    """One that was asked to end saves as it does, and is left to it."""
+    """It is dying, whatever a status says that was written before."""
     assert None is victim(status(), None, Identity(7, 70))
     assert Identity(7, 70) == victim(status(), None, Identity(7, 69))
 
@@ -96,7 +107,10 @@ def test_who_kills_ends_with_its_supervisor_however_that_ends(bench: Bench) -> N
 
 def test_a_run_without_it_has_no_such_process(bench: Bench) -> None:
     """Nothing is killed that nobody asked for."""
-    assert 0 == bench.run("--steps=20")
+    process = bench.start(*bench.command("--steps=60", "--pause=0.02"))
+    bench.wait_for("trainer.progressed")
+    assert [] == children_that_kill(bench)
+    assert 0 == process.wait(60)
     assert ([], []) == (bench.records("chaos.enabled"), bench.records("fault.injected"))
 
 

@@ -997,6 +997,23 @@ def test_a_run_is_not_given_up_before_its_last_saves_are_sealed(is_sealed: bool)
     assert is_sealed == ("restart.refused" not in names(second))
 
 
+@pytest.mark.parametrize("code", [0, 143])
+def test_what_is_never_sealed_is_waited_for_once(code: int) -> None:
+    """A process outside the run may have it open for writing for ever: the second look settles the death, arrived or not."""
+    to_100 = replace(POLICY, final_step=100)
+    spent = Memory(incarnation=1, budget=Budget(fruitless=(0.1, 0.2, 0.3, 0.4)))
+    stop = 15 if code else None
+    dead = e.TrainerExited(1, code, None)
+    ending = Ending.STOP if stop else None
+    state = at(Phase.SELECTING, memory=spent, life=Life(pid=7), death=dead, stop_signal=stop, ending=ending)
+    looks = 0
+    while state.phase is Phase.SELECTING:
+        state, _ = step(state, ladder(rung(70, Kind.UNPROVEN)), 1.0, to_100)
+        looks += 1
+
+    assert (1, Phase.STOPPED) == (looks, state.phase) if stop else (2, Phase.FAILED) == (looks, state.phase)
+
+
 def test_a_death_that_spends_nothing_is_settled_at_once() -> None:
     """Whatever the budget is, and whatever is still to be sealed."""
     to_100 = replace(POLICY, final_step=100)

@@ -61,7 +61,7 @@ CHANGED: dict[str, tuple[str, object]] = {
     "divergence.rollbacks": ("0", 0),
     "notify": ("['mailto://a@b']", [Target(url="mailto://a@b")]),
     "chaos.mean_seconds": ("3600", 3600.0),
-    "chaos.kinds": ("[kill-tree, terminate]", ["kill-tree", "terminate"]),
+    "chaos.kinds": ("[kill-tree]", ["kill-tree"]),
     "chaos.seed": ("9", 9),
     "log.format": ("json", "json"),
     "log.level": ("error", "error"),
