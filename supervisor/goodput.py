@@ -101,7 +101,7 @@ class Account:
                 return
             self._run_id = record.get("run_id")
             self._begin()
-        at = _time(record.get("timestamp"))
+        at = unix_seconds(record.get("timestamp"))
         if event == "supervisor.started" and self._supervised:
             self._lose_supervisor()
         if at is not None:
@@ -321,7 +321,7 @@ def _step(value: Any) -> int | None:
     return value if type(value) is int and abs(value) < NUMBER_MAX else None
 
 
-def _time(value: Any) -> float | None:
+def unix_seconds(value: Any) -> float | None:
     """Unix seconds of a record's timestamp."""
     try:
         found = datetime.fromisoformat(value)

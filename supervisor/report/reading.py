@@ -15,6 +15,7 @@ from supervisor.cli.accounting import METRICS_FILE
 from supervisor.cli.look import is_number, verdicts_in
 from supervisor.cli.text import printable, shown
 from supervisor.following import Following
+from supervisor.goodput import unix_seconds
 from supervisor.jsonl import older
 from supervisor.report import phases, restarts
 from supervisor.report.model import Line, Rung, SetAside
@@ -27,6 +28,7 @@ RUNGS_MAX = 50
 EVENTS = phases.EVENTS | restarts.EVENTS
 JUDGEMENTS = frozenset({"snapshot.verified", "snapshot.rejected"})
 """What the proof of a verdict stands in."""
+TELLING = EVENTS | JUDGEMENTS
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,8 @@ def records_of(directory: str) -> Iterator[dict[str, Any]]:
     events = os.path.join(directory, STATE_DIR, EVENTS_FILE)
     for lines in Following(events, older(events)).pieces(EVERYTHING):
         for record in objects(lines):
-            event, at = record.get("event"), _time(record.get("timestamp"))
-            if at is not None and isinstance(event, str) and event in EVENTS | JUDGEMENTS:
+            event, at = record.get("event"), unix_seconds(record.get("timestamp"))
+            if at is not None and isinstance(event, str) and event in TELLING:
                 last = record.get("last_lines")
                 said = str(last[-1]) if isinstance(last, list) and last else None
                 yield {"at": at, "last_line": said, **_kept(record)}
@@ -92,15 +94,6 @@ def records_of(directory: str) -> Iterator[dict[str, Any]]:
 def _kept(record: dict[str, Any]) -> dict[str, Any]:
     """What of a record tells something here, of the kind that it must be or None: there may be half a million of them."""
     return {key: KEPT[key](value) for key, value in record.items() if key in KEPT}
-
-
-def _time(value: Any) -> float | None:
-    """Unix seconds of a record's timestamp."""
-    try:
-        found = datetime.fromisoformat(value)
-        return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
-    except (TypeError, ValueError, OverflowError):
-        return None
 
 
 def metrics_of(directory: str) -> Iterator[Line]:
