@@ -269,8 +269,8 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         {"mean_seconds": "time between two kills, on average", "kinds": "how it is killed", "seed": "decides when and how"},
     ),
     "chaos.unavailable": Kind(
-        "warning", "Nothing will be killed on purpose, although `chaos` in the settings asks for it.",
-        {"reason": "what the system said"},
+        "warning", "Nothing is killed on purpose, although `chaos` in the settings asks for it, or no more.",
+        {"reason": "what the system said, or how the process ended that did it"},
     ),
     "notification.failed": Kind(
         "warning", "Records did not get through to a target of `notify`; they are in events.jsonl. Itself never sent.",

@@ -68,7 +68,7 @@ class Runtime:
         self._notifier = Notifier(settings.notify, self._mailbox.hand, self._say)  # before the trainer's side
         self._trainer = TrainerSide(settings, self._directory, run.run_id, self._mailbox, self._post, self._say)
         self._files = DirectorySide(settings, self._directory, verifier, self._mailbox, self._post, self._say)
-        self._monkey = Monkey()
+        self._monkey = Monkey(self._say)
         self._trainer.kin.own += [self._notifier.pids, self._monkey.pids]
         self._trainer.ended = self._files.hindrances.died
         written_by = replace(run, boot=proc.boot_id(), supervisor=proc.identity_of(os.getpid()))
@@ -102,7 +102,7 @@ class Runtime:
         self._say(
             "supervisor.started", introduction(os.getpid(), self._directory, self._files.watching, self._settings)
         )
-        self._monkey.start(self._settings.chaos, self._directory, self._say)
+        self._monkey.start(self._settings.chaos, self._directory)
         open_still = forerunner.judge(self._directory, self._found, wanted, self._say)
         self._state = replace(self._state, memory=replace(self._state.memory, open=open_still))
         self._act(*machine.begin(self._state))
@@ -116,6 +116,7 @@ class Runtime:
                     self._trainer.reap()
                     self._hear_notes()
                     self._wishes.read_again()
+                    self._monkey.look()
                 self._stand_by()
                 self._overdue.look(self._state, self._trainer.lives)
                 self._write_status()

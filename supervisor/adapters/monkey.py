@@ -12,6 +12,7 @@ from supervisor.launch import NOT_PASSED_ON
 from supervisor.settings import Chaos
 
 END_SECONDS = 1.0
+Say = Callable[[str, dict[str, Any]], None]
 _ROOT = str(Path(__file__).parents[2])
 _MAIN = "import sys; sys.path.insert(0, sys.argv[1]); from supervisor.chaos.monkey import main; main()"
 
@@ -19,10 +20,11 @@ _MAIN = "import sys; sys.path.insert(0, sys.argv[1]); from supervisor.chaos.monk
 class Monkey:
     """At most one such process, which ends with this one, however that ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, say: Say) -> None:
+        self._say = say
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, settings: Chaos, directory: str, say: Callable[[str, dict[str, Any]], None]) -> None:
+    def start(self, settings: Chaos, directory: str) -> None:
         """Have it if it is wanted, and say so, or why not."""
         if settings.mean_seconds is None:
             return
@@ -34,9 +36,15 @@ class Monkey:
                 env=environment, cwd="/", start_new_session=True,
             )  # fmt: skip
         except OSError as error:
-            say("chaos.unavailable", {"reason": error.strerror})
+            self._say("chaos.unavailable", {"reason": error.strerror})
         else:
-            say("chaos.enabled", settings.model_dump())
+            self._say("chaos.enabled", settings.model_dump())
+
+    def look(self) -> None:
+        """Say so if it is dead: from now on nothing is killed."""
+        if self._process is not None and (status := self._process.poll()) is not None:
+            self.close()
+            self._say("chaos.unavailable", {"reason": f"the process that kills ended with {status}"})
 
     def pids(self) -> tuple[int, ...]:
         """The process, which is none of the run's; from any thread."""
@@ -55,3 +63,4 @@ class Monkey:
                 pass  # at the last it waits for storage, and dies of the signal once that answers
         assert self._process.stdin is not None
         self._process.stdin.close()
+        self._process = None

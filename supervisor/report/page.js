@@ -5,7 +5,7 @@
   const root = document.documentElement;
   const PAPER_WIDTH = 690; // of A4 and of Letter, without margins
   const NARROW_WIDTH = 640;
-  const FROM_OUTSIDE = new Set(["x", "y", "text", "customdata", "base"]);
+  const FROM_OUTSIDE = new Set(["x", "y", "text", "customdata", "base", "categoryarray"]);
   const config = { responsive: true, displayModeBar: false };
 
   /** The same with the page's colours in the places of their names. */

@@ -1,10 +1,12 @@
 """What the directory of a run tells a page: its records, steps, snapshots and quarantine. Reads only, and judges nothing."""
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import takewhile
 from typing import Any
 
 from lastgood.contract import EVENTS_FILE, QUARANTINE_DIR, REASON_FILE, SEAL_SUFFIX, STATE_DIR
@@ -51,15 +53,23 @@ class Found:
 
 def found_in(directory: str, status: Mapping[str, Any], pattern: str | None = None) -> Found:
     """All that is there. `status` is what the supervisor said last: of which run, and what its snapshots were worth."""
-    records = [one for one in records_of(directory) if one.get("run_id") == status.get("run_id")]
+    everything = list(records_of(directory))
+    records = [one for one in everything if one.get("run_id") == status.get("run_id")]
     told = verdicts_in(dict(status), (one for one in records if one["event"] in JUDGEMENTS))
     ladder, total_ladder = _ladder(directory, pattern, told)
     set_aside, total_set_aside = quarantine(directory)
-    lines = tuple(metrics_of(directory))
+    earlier = _end_of_earlier(everything, status.get("run_id"))
+    lines = tuple(line for line in metrics_of(directory) if line.at is None or line.at > earlier)
     kept = tuple(one for one in records if one["event"] in EVENTS)
     steps = lines or tuple(_steps_told(kept))
     made = _made(directory, len(lines)) if lines else len(steps)
     return Found(kept, steps, made, _signs(lines), ladder, total_ladder, set_aside, total_set_aside)
+
+
+def _end_of_earlier(records: Iterable[Mapping[str, Any]], run_id: Any) -> float:
+    """When the runs before this one in the directory said their last: metrics do not tell of which run they are."""
+    before = takewhile(lambda one: one.get("run_id") != run_id, records)
+    return max((one["at"] for one in before), default=-math.inf)
 
 
 def _made(directory: str, read: int) -> int:
@@ -184,7 +194,7 @@ def _number(value: Any) -> float | None:
 
 
 def _whole(value: Any) -> int | None:
-    return value if type(value) is int else None
+    return value if type(value) is int and is_number(value) else None
 
 
 def _text(value: Any) -> str | None:

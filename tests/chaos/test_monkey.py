@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from supervisor.chaos.monkey import due, victim
-from supervisor.proc import Identity, is_alive, snapshot
+from supervisor.proc import Identity, is_alive, send_signal, snapshot
 from tests.bench import Bench, until
 
 KINDS = ["kill", "kill-tree"]
@@ -103,6 +103,21 @@ def test_who_kills_ends_with_its_supervisor_however_that_ends(bench: Bench) -> N
     os.kill(process.pid, signal.SIGKILL)
 
     until(lambda: not any(map(is_alive, alive)))
+
+
+def test_that_who_kills_is_dead_is_said_once(bench: Bench) -> None:
+    """Who trusts in the kills must know that there are none any more; the run goes on."""
+    process = bench.start(
+        *bench.command("--steps=300", "--pause=0.02", sets=(*sets(600), "checkpoints.rescan_seconds=0.2"))
+    )
+    bench.wait_for("trainer.progressed")
+    (monkey,) = until(lambda: children_that_kill(bench))
+    send_signal(monkey, signal.SIGKILL)
+    said = bench.wait_for("chaos.unavailable")
+
+    assert ("warning", "the process that kills ended with -9") == (said["level"], said["reason"])
+    assert 0 == process.wait(80)
+    assert 1 == len(bench.records("chaos.unavailable"))
 
 
 def test_a_run_without_it_has_no_such_process(bench: Bench) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from supervisor.goodput import Goodput
 from supervisor.report import reading
 from supervisor.report.model import Line, Tone
-from supervisor.report.reading import metrics_of, quarantine, records_of
+from supervisor.report.reading import found_in, metrics_of, quarantine, records_of
 from supervisor.report.run import verdict
 from tests.bench import Bench, until
 from tests.report.test_markup import Seen
@@ -237,3 +238,43 @@ def test_what_was_set_aside_is_told_with_its_reason(tmp_path: Path) -> None:
         newer.name, newer.step, newer.when, newer.reason, newer.bytes,
     )  # fmt: skip
     assert ("a.pt", 7, "corrupt: a bit", None, 2) == (older.name, older.step, older.reason, older.bytes, total)
+
+
+def told(directory: Path, *records: dict[str, Any]) -> None:
+    """Write such records, of one second after the other."""
+    state = directory / ".lastgood"
+    state.mkdir()
+    lines = [
+        json.dumps({"timestamp": f"2026-01-01T00:00:{second:02}.500000Z", **record})
+        for second, record in enumerate(records)
+    ]
+    (state / "events.jsonl").write_text("\n".join([*lines, ""]))
+
+
+def test_steps_of_an_earlier_run_in_the_directory_are_not_this_ones(tmp_path: Path) -> None:
+    """The metrics do not tell of which run they are: those from before the earlier one's last word are its own."""
+    ended = {"event": "trainer.exited", "run_id": "old"}
+    told(
+        tmp_path,
+        ended,
+        ended,
+        {"event": "trainer.spawned", "run_id": "new"},
+        {"event": "trainer.exited", "run_id": "stray"},
+    )
+    at = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+    lines = [{"step": step, "loss": 1.0, "time": at + after} for step, after in ((7, 0), (8, 1.4), (1, 2.6), (2, 9))]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    assert [1, 2] == [line.step for line in found_in(str(tmp_path), {"run_id": "new"}).lines]
+    assert [7, 8, 1, 2] == [line.step for line in found_in(str(tmp_path), {"run_id": "old"}).lines]
+
+
+def test_a_step_too_large_to_reckon_with_is_none(tmp_path: Path) -> None:
+    """A record may be anybody's by the time that it is read; a chart could not be drawn of such a step."""
+    told(
+        tmp_path,
+        {"event": "trainer.spawned", "run_id": "a", "step": 10**400},
+        {"event": "trainer.exited", "run_id": "a", "step": 7},
+    )
+
+    assert [None, 7] == [record["step"] for record in records_of(str(tmp_path))]
