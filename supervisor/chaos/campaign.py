@@ -293,6 +293,8 @@ def _report(console: Console, result: Result) -> None:
         resumed = "-" if one.seconds_to_resume is None else f"{one.seconds_to_resume:.2f} s"
         table.add_row(one.kind, str(one.step), one.chosen or "-", one.why, lost, resumed)
     console.print(table)
+    starts = [one.standby for one in result.outcomes if one.standby is not None]
+    console.print(f"from standby: {sum(starts)} of {len(starts)} restarts")
     for kind, why in result.left_out.items():
         console.print(f"left out: {kind}: {why}", soft_wrap=True)
     if result.exact is None:

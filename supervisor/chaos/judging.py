@@ -22,7 +22,10 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Outcome:
-    """A fault, what had to follow, what followed, and what is wrong with that; times are unix seconds."""
+    """A fault, what had to follow, what followed, and what is wrong with that; times are unix seconds.
+
+    `standby` says whether the trainer that the run went on with had been started in advance.
+    """
 
     id: str
     kind: str
@@ -37,6 +40,7 @@ class Outcome:
     steps_lost: int | None
     seconds_to_detect: float | None
     seconds_to_resume: float | None
+    standby: bool | None
     problems: tuple[str, ...]
 
 
@@ -101,6 +105,7 @@ def judge(done: Done, records: Records) -> Outcome:
         steps_lost=None if start is None or start["step"] is None else max(0, done.step - start["step"]),
         seconds_to_detect=None if death is None else moment(death) - done.at,
         seconds_to_resume=resumed,
+        standby=None if start is None else start["standby"],
         problems=tuple(f"{fault.kind} at step {done.step}: {problem}" for problem in problems),
     )
 

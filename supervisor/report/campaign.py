@@ -189,6 +189,9 @@ def _tiles(result: Result, faults: tuple[Fault, ...]) -> tuple[Fact, ...]:
     if resumed:
         middle, longest = statistics.median_low(resumed), max(resumed)
         tiles.append(Fact("fault to next step", seconds_text(middle), f"median; longest {seconds_text(longest)}"))
+    starts = [one.standby for one in result.outcomes if one.standby is not None]
+    if any(starts):
+        tiles.append(Fact("from standby", f"{sum(starts):,} of {len(starts):,}", "restarts"))
     return tuple(tiles)
 
 

@@ -34,12 +34,12 @@ def exited(incarnation: int, at: float, fault: str | None, cause: str = "chaos",
     }
 
 
-def spawned(incarnation: int, at: float, name: str | None = GOOD) -> dict[str, Any]:
+def spawned(incarnation: int, at: float, name: str | None = GOOD, standby: bool = False) -> dict[str, Any]:
     """A start."""
     step = None if name is None else int(name[5:13])
     return {
         "event": "trainer.spawned", "timestamp": stamp(at), "incarnation": incarnation,
-        "resumed_from": name, "step": step, "proof": "sealed",
+        "resumed_from": name, "step": step, "proof": "sealed", "standby": standby,
     }  # fmt: skip
 
 
@@ -79,6 +79,19 @@ def test_what_went_right_is_told(records: Callable[..., Records]) -> None:
         outcome.steps_lost,
     )
     assert (0.5, 1.25) == pytest.approx((outcome.seconds_to_detect, outcome.seconds_to_resume))
+
+
+@pytest.mark.parametrize("standby", [False, True])
+def test_whether_the_next_trainer_had_been_started_in_advance_is_told(
+    standby: bool, records: Callable[..., Records]
+) -> None:
+    """How long a restart took means little without that; nothing is said of a trainer that never came."""
+    assert standby is judge(done(), records(*RIGHT[:2], spawned(2, 1.0, standby=standby))).standby
+
+
+def test_of_no_start_nothing_is_said(records: Callable[..., Records]) -> None:
+    """It was neither from standby nor not."""
+    assert None is judge(done(), records(*RIGHT[:2])).standby
 
 
 @pytest.mark.parametrize("is_new", [False, True])

@@ -107,7 +107,7 @@ def outcome(number: int = 0, **more: Any) -> Outcome:
     usual: dict[str, Any] = {
         "id": f"7-{number}", "kind": "kill", "planned_step": 20, "step": 21, "at": AT + 3, "proof": "process 5 is dead",
         "expected": "ckpt_00000020.pt", "chosen": "ckpt_00000020.pt", "why": "newest, proof seal", "cause": "chaos",
-        "steps_lost": 1, "seconds_to_detect": 0.01, "seconds_to_resume": 0.3, "problems": (),
+        "steps_lost": 1, "seconds_to_detect": 0.01, "seconds_to_resume": 0.3, "standby": True, "problems": (),
     }  # fmt: skip
     return Outcome(**(usual | more))
 

@@ -217,3 +217,12 @@ def test_the_page_of_a_campaign_has_a_row_for_each_fault(tmp_path: Path) -> None
     assert 2 == len(rows(made, "faults"))
     assert 1 == len(rows(made, "restarts"))
     assert "Deaths that no fault explains" in made
+
+
+def test_restarts_from_standby_are_counted_where_there_were_any(tmp_path: Path) -> None:
+    """A start that never came counts for nothing."""
+    some = [outcome(0), outcome(1, standby=False), outcome(2, standby=None)]
+    none = [outcome(0, standby=False)]
+
+    assert "1 of 2" == {one.name: one.value for one in report(result(tmp_path, outcomes=some)).tiles}["from standby"]
+    assert "from standby" not in {one.name for one in report(result(tmp_path, outcomes=none)).tiles}
