@@ -57,6 +57,11 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         "The supervisor waits for storage, a driver or a dying process for longer than usual; a stop is heard.",
         {"phase": "what it is at", "seconds": "since when"},
     ),
+    "supervisor.failed": Kind(
+        "error",
+        "A bug of ours, and no fault of the run: the supervisor ends with 1, its trainer with it, with a traceback on stderr.",
+        {"reason": "what went wrong, for us to read"},
+    ),
     "supervisor.stopped": Kind("info", "The supervisor ends.", {"status": "its exit status"}),
     "trainer.spawned": Kind(
         "info",

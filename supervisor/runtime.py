@@ -26,6 +26,7 @@ from supervisor.core import machine
 from supervisor.core.stall import STALLS
 from supervisor.core.state import Phase, Policy, State
 from supervisor.directory_side import DirectorySide
+from supervisor.errors import ExitStatus
 from supervisor.holding import Holding
 from supervisor.mailbox import CLOSE_SECONDS, Mailbox
 from supervisor.memory_side import MemorySide
@@ -99,9 +100,7 @@ class Runtime:
         self._take_signals()
         wanted = self._wishes.begin()
         self._state = replace(self._state, pause=wanted == "pause")  # also after a reboot
-        self._say(
-            "supervisor.started", introduction(os.getpid(), self._directory, self._files.watching, self._settings)
-        )
+        self._say("supervisor.started", introduction(self._directory, self._files.watching, self._settings))
         self._monkey.start(self._settings.chaos, self._directory)
         open_still = forerunner.judge(self._directory, self._found, wanted, self._say)
         self._state = replace(self._state, memory=replace(self._state.memory, open=open_still))
@@ -120,10 +119,14 @@ class Runtime:
                 self._stand_by()
                 self._overdue.look(self._state, self._trainer.lives)
                 self._write_status()
+        except Exception as error:
+            self._status = int(ExitStatus.BUG)
+            self._say("supervisor.failed", {"reason": f"{type(error).__name__}: {error}"})
+            raise
         finally:
             self._close()
-        self._say("supervisor.stopped", {"status": int(self._status)})
-        self._notifier.close()
+            self._say("supervisor.stopped", {"status": self._status})
+            self._notifier.close()
         return self._status
 
     def _stand_by(self) -> None:
@@ -186,8 +189,7 @@ class Runtime:
 
     def _pass_deadlines(self) -> None:
         now = time.monotonic()
-        due = {deadline: at for deadline, at in self._deadlines.items() if at <= now}
-        for deadline, at in due.items():
+        for deadline, at in [one for one in self._deadlines.items() if one[1] <= now]:
             if now - at > PAUSED_SECONDS and deadline in STALLS:
                 self._deadlines[deadline] = now + PAUSED_SECONDS
             elif self._deadlines.pop(deadline, None) is not None:

@@ -1,6 +1,10 @@
-"""One summary of a run's state, for everything that shows it: status.json, `lastgood status`, and what comes later. Pure."""
+"""One summary of a run's state, for everything that shows it: status.json, `lastgood status`, and what comes later.
+
+Pure, but that a supervisor knows its own pid.
+"""
 
 import math
+import os
 from typing import Any
 
 from supervisor.core.events import Obstacle
@@ -16,10 +20,10 @@ _AWAITED = {
 }
 
 
-def introduction(pid: int, directory: str, watching: str, settings: Settings) -> dict[str, Any]:
+def introduction(directory: str, watching: str, settings: Settings) -> dict[str, Any]:
     """What a supervisor says of itself first."""
     return {
-        "pid": pid,
+        "pid": os.getpid(),
         "directory": directory,
         "watching": watching,
         "preset": settings.preset_name,

@@ -25,6 +25,18 @@ SLOW = (
     "main()\n"
 )
 """The command on a disk on which each sync takes three seconds."""
+BROKEN = """
+from supervisor.cli.app import main
+from supervisor.core import events, machine
+real = machine.step
+def step(state, event, now, policy):
+    if isinstance(event, events.SnapshotJudged):
+        raise machine.BrokenInvariantError("of ours")
+    return real(state, event, now, policy)
+machine.step = step
+main()
+"""
+"""The command with a core that breaks its own rules once a snapshot is judged."""
 
 
 def doomed(bench: Bench, *sets: str) -> list[str]:
@@ -44,6 +56,26 @@ def special(bench: Bench, script: str, *words: str) -> subprocess.Popen[bytes]:
         process = subprocess.Popen([sys.executable, "-c", script, *words], cwd=bench.folder, stdout=log, stderr=log)
     bench.started.append(process)
     return process
+
+
+def test_a_bug_of_ours_ends_it_in_order_and_is_told(bench: Bench) -> None:
+    """It ends with 1, and so is started again: the trainer is dead, and record, status, notification and traceback say why."""
+    sent = bench.folder / "sent.txt"
+    notify = f"notify=[{{command: [sh, -c, 'cat >>{sent}'], events: [supervisor.failed]}}]"
+    sets = ("run.final_step=20", notify)
+    words = bench.command("--steps=20", "--pause=0.1", sets=sets)
+    assert 1 == special(bench, BROKEN, *words).wait(60)
+    (failed,), (stopped,) = bench.records("supervisor.failed"), bench.records("supervisor.stopped")
+
+    assert ("error", "BrokenInvariantError: of ours") == (failed["level"], failed["reason"])
+    assert (1, 1) == (stopped["status"], bench.state("status.json")["exit_status"])
+    assert "supervisor.failed" in sent.read_text()
+    assert (
+        "BrokenInvariantError: of ours"
+        == (bench.folder / "special.log").read_text().splitlines()[-1].rpartition(".")[2]
+    )
+    assert [] == marked(bench.directory)
+    assert 0 == bench.lastgood(*words).returncode
 
 
 def test_a_supervisor_that_dies_with_its_trainer_every_time_is_not_started_for_ever(bench: Bench) -> None:
