@@ -167,6 +167,8 @@ class Injector:
             time.sleep(POLL_SECONDS / 4)
 
     def _kill(self, done: Done) -> None:
+        """Once the next trainer stands by, where one is being started in advance: the other kinds do not wait for that."""
+        self._until(lambda: (self._status().get("standby") or {"ready": True})["ready"], SLOW_POLL_SECONDS)
         trainer = self._trainer()
         self._signal(done, trainer, signal.SIGKILL)
         done.proof = f"process {trainer.pid} is dead"
