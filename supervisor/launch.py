@@ -23,6 +23,12 @@ _WAYS = ("env", "self", "never")
 _MARK = re.compile(r"\{(?:snapshot|step|dir)\}")
 
 
+def heartbeat(settings: Settings, directory: str) -> str | None:
+    """The file whose every change is a life sign: the settings', or the preset's own in the checkpoint directory."""
+    own = settings.preset.heartbeat
+    return settings.trainer.heartbeat or (None if own is None else os.path.join(directory, own))
+
+
 def arguments(settings: Settings, directory: str, snapshot: RungFact | None) -> list[str]:
     """The trainer's argv. `{snapshot}`, `{step}` and `{dir}` are filled in, each within its own word.
 

@@ -123,7 +123,7 @@ class TrainerSide:
             self._feel_pulse(incarnation)
 
     def _feel_pulse(self, incarnation: int) -> None:
-        path = self.settings.trainer.heartbeat
+        path = launch.heartbeat(self.settings, self._directory)
         if path is not None:
             self._heartbeat = Heartbeat(path, lambda: self._post(e.HeartbeatSeen(incarnation)))
             try:

@@ -2,18 +2,19 @@
 
 import contextlib
 import json
+import os
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from supervisor import configuration
@@ -24,14 +25,17 @@ from supervisor.chaos.done import Done, TooLateError
 from supervisor.chaos.inject import Injector
 from supervisor.chaos.judging import Outcome, Records, judge, lost, unplanned
 from supervisor.chaos.plan import MIXES, OWN_FILESYSTEM, FaultKind, PlannedFault, draw
+from supervisor.chaos.room import SURVIVOR, own_folder
 from supervisor.chaos.service import Service
+from supervisor.chaos.telling import bar, tell, told_when_interrupted
 from supervisor.errors import UsageError
 from supervisor.launch import check_program
 from supervisor.settings import Settings
+from supervisor.standing_by import is_wanted
 
-MARK = "campaign.json"
-LIMIT_SECONDS = 3600.0  # a campaign that takes longer is stuck, and says so
+LIMIT_SECONDS = 3600.0  # a run in whose directory nothing changes for so long is stuck, and the campaign says so
 LOOK_SECONDS = 0.2
+LONG_SECONDS = 60.0  # of silence, after which a person wonders
 PLAIN_WIDTH = 120  # where there is no terminal to ask
 DEATH_SECONDS = 30.0  # after a deadline for silence
 
@@ -56,8 +60,8 @@ class Asked:
     def command(self) -> str:
         """What repeats it."""
         named = self.mix or ",".join(self.kinds)
-        kinds = f" --kinds {named}" if named else ""
-        return f"lastgood chaos {self.config} --faults {self.faults} --seed {self.seed}{kinds}"
+        words = ["lastgood", "chaos", self.config, "--faults", str(self.faults), "--seed", str(self.seed)]
+        return shlex.join([*words, *(["--kinds", named] if named else [])])
 
     def weights(self, impossible: Collection[FaultKind]) -> dict[FaultKind, float]:
         """How often each kind is to come, those apart that are impossible here; kinds that were named are all possible."""
@@ -90,7 +94,7 @@ class Result:
     @property
     def survivor(self) -> Path:
         """Where the run under faults was."""
-        return self.folder / "survivor"
+        return self.folder / SURVIVOR
 
     @property
     def found(self) -> list[str]:
@@ -123,23 +127,40 @@ def campaign(asked: Asked) -> Result:
         plan = draw(asked.seed, final_step, asked.faults, asked.weights(impossible))
     except ValueError as error:
         raise UsageError(f"chaos: {asked.config}: run.final_step: {error}") from None
-    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))  # so that what was started is ended
+    for number in (signal.SIGTERM, signal.SIGHUP):  # so that what was started is ended
+        signal.signal(number, lambda received, _frame: sys.exit(128 + received))
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     place = Path("out/chaos")
-    folder = _folder(place / f"{chosen.run.name}-seed{asked.seed}", asked)
     left_out = {} if asked.kinds else {kind: why for kind, why in impossible.items() if kind in asked.weights(())}
-    unbroken = _baseline(console, chosen, place / "baselines", final_step) if chosen.bundled else None
-    result = Result(asked, folder, final_step, left_out, unbroken, pattern=chosen.pattern, started=started)
-    _tell(console, f"2/3 the same run under lastgood, with {len(plan)} faults from seed {asked.seed}")
+    made_for = {"config": asked.config, "seed": asked.seed}
+    with own_folder(place, f"{chosen.run.name}-seed{asked.seed}", made_for) as folder, told_when_interrupted(console):
+        unbroken = _baseline(console, chosen, place / "baselines", final_step) if chosen.bundled else None
+        result = Result(asked, folder, final_step, left_out, unbroken, pattern=chosen.pattern, started=started)
+        _carry_out(console, chosen, plan, result)
+    _report(console, result)
+    return result
+
+
+def _carry_out(console: Console, chosen: Settings, plan: tuple[PlannedFault, ...], result: Result) -> None:
+    """The run under faults, and what the oracle says of it."""
+    asked, final_step, unbroken = result.asked, result.final_step, result.baseline
+    tell(console, f"2/3 the same run under lastgood, with {len(plan)} faults from seed {asked.seed}")
+    if any(fault.kind is FaultKind.STOP for fault in plan) and _silence(chosen) > LONG_SECONDS:
+        console.print(
+            f"  a trainer that is stopped is found out after {_silence(chosen):.0f} s (`stall` in the config)"
+        )
     _run_survivor(console, chosen, plan, result)
-    _tell(console, "3/3 the oracle judges")
+    tell(console, "3/3 the oracle judges")
     if unbroken is not None:
         result.exact = oracle.compare(unbroken, result.survivor, final_step)
     result.ended = time.time()
-    _report(console, result)
-    return result
+
+
+def _silence(chosen: Settings) -> float:
+    """Seconds after which a trainer that says nothing is found out at the latest."""
+    return max(chosen.stall.running_seconds, chosen.stall.saving_seconds)
 
 
 def hindrances(chosen: Settings) -> dict[FaultKind, str]:
@@ -152,40 +173,16 @@ def hindrances(chosen: Settings) -> dict[FaultKind, str]:
     return {kind: found[kind] for kind in FaultKind if kind in found}
 
 
-def _tell(console: Console, text: str) -> None:
-    console.print(f"[bold]{text}[/bold]" if console.is_terminal else text)
-
-
-def _folder(folder: Path, asked: Asked) -> Path:
-    """A campaign has a directory of its own, made anew; only what an earlier campaign made is removed."""
-    if folder.exists():
-        if not (folder / MARK).exists():
-            raise UsageError(f"chaos: {folder} exists and is not a campaign's; move it away")
-        filesystem.unmount(folder / filesystem.PLACE)  # of one that was killed
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True)
-    (folder / MARK).write_text(json.dumps({"config": asked.config, "seed": asked.seed}) + "\n")
-    return folder
-
-
-@contextmanager
-def _bar(console: Console, title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar over steps on a terminal; elsewhere nothing. Yields a function that takes the step."""
-    if not console.is_terminal:
-        yield lambda _: None
-        return
-    columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task(title, total=total)
-        yield lambda step: progress.update(task, completed=step)
-
-
-def _follow(goes_on: Callable[[], bool], directory: Path, advance: Callable[[int], None]) -> bool:
-    """Show progress until it ends; False when it takes too long."""
-    deadline = time.monotonic() + LIMIT_SECONDS
+def follow(goes_on: Callable[[], bool], directory: Path, advance: Callable[[int], None]) -> bool:
+    """Show progress until it ends; False when nothing has changed for too long."""
+    known, deadline = None, time.monotonic() + LIMIT_SECONDS
     while goes_on():
         newest = oracle.last_metric(directory)
         advance(newest["step"] if newest else 0)
+        with os.scandir(directory) as entries:
+            found = {entry.name: entry.stat(follow_symlinks=False).st_size for entry in entries if entry.is_file()}
+        if found != known:
+            known, deadline = found, time.monotonic() + LIMIT_SECONDS
         if time.monotonic() > deadline:
             return False
         time.sleep(LOOK_SECONDS)
@@ -197,20 +194,20 @@ def _baseline(console: Console, chosen: Settings, place: Path, final_step: int) 
     made_with = baseline.facts(chosen)
     known = baseline.Baselines(place)
     if (found := known.find(made_with)) is not None:
-        _tell(
+        tell(
             console,
             f"1/3 baseline: {final_step} steps, as computed before with the same config, data, code and machine",
         )
         return found
-    _tell(console, f"1/3 baseline: {final_step} steps, nobody interferes")
+    tell(console, f"1/3 baseline: {final_step} steps, nobody interferes")
     directory = known.begin(made_with)
-    with (directory / "trainer.log").open("wb") as log, _bar(console, "baseline", final_step) as advance:
+    with (directory / "trainer.log").open("wb") as log, bar(console, "baseline", final_step) as advance:
         process = subprocess.Popen(
             baseline.command(chosen, directory), cwd=chosen.trainer.cwd, env=baseline.environment(chosen),
             stdout=log, stderr=subprocess.STDOUT,
         )  # fmt: skip
         try:
-            if not _follow(lambda: process.poll() is None, directory, advance):
+            if not follow(lambda: process.poll() is None, directory, advance):
                 process.kill()
             process.wait()
         except BaseException:
@@ -262,11 +259,10 @@ def _under_faults(
     sets = (f"checkpoints.dir={directory}", "log.format=json", "chaos.mean_seconds=null")
     words = [sys.executable, "-m", "supervisor", "run", result.asked.config]
     service = Service([*words, *(word for one in sets for word in ("--set", one))], log)
-    silence = max(chosen.stall.running_seconds, chosen.stall.saving_seconds)
-    longest = silence + chosen.trainer.grace_seconds + DEATH_SECONDS
-    injector = Injector(snapshots, service.goes_on, service.revive, own, longest)
+    longest = _silence(chosen) + chosen.trainer.grace_seconds + DEATH_SECONDS
+    injector = Injector(snapshots, service.goes_on, service.revive, own, longest, is_wanted(chosen))
     done: list[Done] = []
-    with contextlib.closing(service), _bar(console, "under faults", result.final_step) as advance:
+    with contextlib.closing(service), bar(console, "under faults", result.final_step) as advance:
         try:
             for fault in plan:
                 done.append(injector.inject(fault))
@@ -274,9 +270,10 @@ def _under_faults(
                 advance(done[-1].step)
         except (TooLateError, UndamagedError) as error:
             late = plan[len(done)]
-            console.print(f"  {late.kind} at step {late.at_step} could not be done: {error or 'the run had ended'}")
-        if not _follow(service.goes_on, directory, advance):
-            result.problems.append(f"the run was not over after {LIMIT_SECONDS:.0f} s")
+            had_any = "the run had ended" if snapshots.look() else "no snapshot has come to LASTGOOD_CHECKPOINT_DIR"
+            console.print(f"  {late.kind} at step {late.at_step} could not be done: {str(error) or had_any}")
+        if not follow(service.goes_on, directory, advance):
+            result.problems.append(f"nothing has changed in {directory} for {LIMIT_SECONDS:.0f} s")
     result.problems += [f"{fault.kind} at step {fault.at_step} was never done" for fault in plan[len(done) :]]
     if service.status != 0:
         result.problems.append(f"the supervisor ended with {service.status}; see {log}")

@@ -22,7 +22,8 @@ class Preset:
 
     `rotates` says that the trainer removes its old snapshots itself, so that nothing is pruned unless asked for. `knows_steps`
     says that `step_pattern` fits this trainer and is no guess. `in_place` names the one file that the trainer overwrites with
-    each save: copies of it are kept on the shelf, and the newest good one is put back. `arguments` are given at every start and
+    each save: copies of it are kept on the shelf, and the newest good one is put back. `heartbeat` names a file of the checkpoint
+    directory that changes with every step, and so is a life sign. `arguments` are given at every start and
     `resume_arguments` when there is something to resume; each replaces what the command says under the same key.
     """
 
@@ -32,12 +33,13 @@ class Preset:
     rotates: bool
     knows_steps: bool = True
     in_place: str | None = None
+    heartbeat: str | None = None
     arguments: tuple[str, ...] = ()
     resume_arguments: tuple[str, ...] = ()
 
 
 PRESETS = {
-    "lastgood": Preset(r"ckpt_(\d+)\.pt", NANOGPT_STEP_PATTERN, "env", rotates=False),
+    "lastgood": Preset(r"ckpt_(\d+)\.pt", NANOGPT_STEP_PATTERN, "env", rotates=False, heartbeat="metrics.jsonl"),
     "command": Preset(None, GENERAL_STEP_PATTERN, None, rotates=True, knows_steps=False),
     "nanogpt": Preset(
         r"ckpt\.pt",

@@ -190,6 +190,7 @@ class Report:
     faults: tuple[Fault, ...] | None = None
     restarts: tuple[Restart, ...] = ()
     total_restarts: int = 0
+    knows_restarts: bool = True
     left_out: tuple[tuple[str, str], ...] = ()
     baseline: Curve = field(default_factory=Curve)
     survivor: Curve = field(default_factory=Curve)

@@ -1,11 +1,13 @@
 """The report of an ordinary run, whether or not it goes on: what its directory tells."""
 
+import os
 import statistics
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from supervisor.adapters import statefile
+from supervisor.chaos.room import MARK, SURVIVOR
 from supervisor.cli.accounting import Accounting, in_words
 from supervisor.cli.directory import Meant
 from supervisor.cli.look import is_number
@@ -20,6 +22,7 @@ from supervisor.report.words import count_text, moment_text, seconds_text
 RESTARTS_MAX = 500
 NEEDED = frozenset({"run_id", "phase", "supervisor_pid", "written_at"})
 """What every supervisor's word holds."""
+NO_RECORDS = "no record of this run is left in events.jsonl: its deaths, phases and goodput are not known"
 ENDS = {
     "completed": ("COMPLETED", Tone.GOOD),
     "stopped": ("STOPPED", Tone.OPEN),
@@ -46,13 +49,14 @@ def report(meant: Meant) -> Report:
     shown_deaths = deaths[-RESTARTS_MAX:]
     return Report(
         title=f"Run: {status.get('name') or directory}",
-        verdict=verdict(status, supervised, goodput),
+        verdict=verdict(status, supervised, goodput if found.records else None),
         made_at=now,
         about=_about(directory, status, found.records, last),
-        tiles=_tiles(status, goodput, deaths),
-        problems=_problems(status),
+        tiles=_tiles(status, goodput, deaths) if found.records else (),
+        problems=_problems(status, found.records),
         restarts=tuple(reversed(shown_deaths)),
         total_restarts=len(deaths),
+        knows_restarts=bool(found.records),
         survivor=thinning.thinned(found.lines, marked, made=found.made),
         marks=tuple(restarts.mark(one) for one in shown_deaths),
         delays=(
@@ -83,6 +87,10 @@ def _status(directory: str) -> dict[str, Any]:
         ) from None
     if found is not None and not found.keys() >= NEEDED:
         raise UsageError(f"report: {where}: status.json is damaged; a supervisor writes it anew")
+    if found is None and os.path.exists(os.path.join(directory, MARK)):
+        raise UsageError(
+            f"report: {where} is a campaign's folder; its run is in {shown(os.path.join(directory, SURVIVOR))}"
+        )
     if found is None:
         raise UsageError(
             f"report: {where} is not a run's checkpoint directory: no supervisor has written a status there"
@@ -90,8 +98,8 @@ def _status(directory: str) -> dict[str, Any]:
     return found
 
 
-def verdict(status: dict[str, Any], supervised: bool, goodput: Goodput) -> Verdict:
-    """How the run stands, and what its time was worth."""
+def verdict(status: dict[str, Any], supervised: bool, goodput: Goodput | None) -> Verdict:
+    """How the run stands, and what its time was worth; None where no record is left to tell that."""
     phase = str(status.get("phase") or "")
     if supervised:
         word, tone = (phase.upper() if phase and phase not in ENDS else "RUNNING"), Tone.OPEN
@@ -104,9 +112,12 @@ def verdict(status: dict[str, Any], supervised: bool, goodput: Goodput) -> Verdi
         parts.append(f"it waits for {status['waiting_for']}")
     if not supervised and phase not in ENDS:
         parts.append("its supervisor ended without a word, and the next `lastgood run` goes on")
-    deaths = sum(goodput.failures.values())
-    parts.append(f"{count_text(deaths, 'death')} survived" if tone is not Tone.BAD else count_text(deaths, "death"))
-    if goodput.goodput is not None:
+    if goodput is None:
+        parts.append("how often its trainer died is not known")
+    else:
+        deaths = sum(goodput.failures.values())
+        parts.append(f"{count_text(deaths, 'death')} survived" if tone is not Tone.BAD else count_text(deaths, "death"))
+    if goodput is not None and goodput.goodput is not None:
         parts.append(f"goodput {100 * goodput.goodput:.1f} % of {seconds_text(goodput.wall_seconds)}")
     sentence = "; ".join(parts)
     return Verdict(word, tone, f"{sentence[0].upper()}{sentence[1:]}.")
@@ -170,9 +181,10 @@ def _causes(goodput: Goodput) -> str:
     return ", ".join(f"{cause} {seconds_text(seconds)}" for cause, seconds in goodput.downtime.items())
 
 
-def _problems(status: dict[str, Any]) -> tuple[Problem, ...]:
+def _problems(status: dict[str, Any], records: Sequence[dict[str, Any]]) -> tuple[Problem, ...]:
     failure = status.get("failure")
-    return (Problem(str(failure)),) if failure else ()
+    lost = [] if records else [NO_RECORDS]
+    return tuple(Problem(str(text)) for text in [*([failure] if failure else []), *lost])
 
 
 def _each(deaths: Sequence[Restart], name: str) -> tuple[tuple[float, str], ...]:

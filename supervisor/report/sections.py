@@ -171,7 +171,8 @@ def _restarts(report: Report) -> Html:
     if report.faults is not None and not report.restarts:
         return Html("")
     if not report.restarts:
-        return tag("p", "None: no trainer of this run has died.")
+        none = "None: no trainer of this run has died."
+        return tag("p", none if report.knows_restarts else "Unknown: no record of this run is left.")
     rows = [_restart(one) for one in report.restarts]
     table = _table("Each death of a trainer, and the start that followed", RESTARTS, rows, "restarts")
     return joined([table, _more(len(rows), report.total_restarts, "newest", "deaths")])

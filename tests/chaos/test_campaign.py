@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from supervisor.chaos import campaign
 from supervisor.chaos.campaign import Asked
 from supervisor.chaos.plan import MIXES, FaultKind
-from tests.bench import ROOT, TRAINER, Bench, until
+from tests.bench import ROOT, TRAINER, Bench, marked, until
 from tests.crash import disks
 from tests.crash.conftest import give_up
 
@@ -27,6 +28,18 @@ checkpoints: {{dir: checkpoints}}
 
 def wrote_config(bench: Bench) -> None:
     (bench.folder / "run.yaml").write_text(CONFIG.format(root=ROOT))
+
+
+def any_trainer(bench: Bench, directory: str, steps: int) -> None:
+    """The config of a run of the small trainer, which saves in that directory."""
+    line = f'exec {sys.executable} {TRAINER} "{directory}" --steps={steps} --pause=0.05 "$@"'
+    config = {
+        "run": {"name": "any", "final_step": steps},
+        "trainer": {"command": ["sh", "-c", line, "sh"], "resume": "--from={snapshot}"},
+        "checkpoints": {"dir": "checkpoints", "settle_seconds": 0.2},
+        "stall": {"running_seconds": 3, "saving_seconds": 3},
+    }
+    (bench.folder / "run.yaml").write_text(json.dumps(config))
 
 
 @pytest.mark.heavy
@@ -70,14 +83,7 @@ def test_every_kind_of_fault_is_done_and_survived(bench: Bench) -> None:
 @pytest.mark.timeout(240)
 def test_any_command_can_be_judged_but_for_its_sums(bench: Bench) -> None:
     """A trainer that nobody knows: the choice, the causes and the leaks are judged, and that no sum was compared is said."""
-    line = f'exec {sys.executable} {TRAINER} "$LASTGOOD_CHECKPOINT_DIR" --steps=400 --pause=0.05 "$@"'
-    config = {
-        "run": {"name": "any", "final_step": 400},
-        "trainer": {"command": ["sh", "-c", line, "sh"], "resume": "--from={snapshot}"},
-        "checkpoints": {"dir": "checkpoints", "settle_seconds": 0.2},
-        "stall": {"running_seconds": 3, "saving_seconds": 3},
-    }
-    (bench.folder / "run.yaml").write_text(json.dumps(config))
+    any_trainer(bench, "$LASTGOOD_CHECKPOINT_DIR", 400)
     done = bench.lastgood("chaos", "run.yaml", "--faults=6", "--seed=1", timeout=200)
 
     assert 0 == done.returncode, done.stdout + done.stderr
@@ -90,6 +96,8 @@ def test_any_command_can_be_judged_but_for_its_sums(bench: Bench) -> None:
     [
         (("--kinds", "cluster,kill"), "--kinds: 'cluster' is no kind of fault; they are kill, kill-tree, "),
         (("--kinds", "kill,melt"), "--kinds: 'melt' is no kind of fault; they are kill, kill-tree, "),
+        (("--kinds", " , "), "--kinds names none; leave it out for all kinds"),
+        (("--report", "run.yaml"), "run.yaml is the campaign's own config; give the name of another file"),
         (("--faults", "60"), "a run of 120 steps is too short for 60 faults; it has room for 42"),
     ],
 )
@@ -191,3 +199,60 @@ def test_what_was_asked_for_is_what_is_drawn_from(asked: Asked, words: str, kind
     """Without what is impossible here; and the words that repeat it say so."""
     assert f"lastgood chaos a.yaml --faults 3 --seed 1{words}" == asked.command
     assert kinds == asked.weights({FaultKind.STOP}).keys()
+
+
+def test_a_seed_below_nothing_is_refused(bench: Bench) -> None:
+    """It would be the same as without its sign."""
+    wrote_config(bench)
+    done = bench.lastgood("chaos", "run.yaml", "--seed", "-1")
+
+    assert (2, True) == (done.returncode, "greater than or equal to 0" in done.stderr), done.stderr
+
+
+def test_what_repeats_a_campaign_can_be_pasted() -> None:
+    """Whatever its config is called."""
+    assert "lastgood chaos 'my run.yaml' --faults 2 --seed 1 --kinds kill,stop" == (
+        Asked("my run.yaml", 2, 1, (FaultKind.KILL, FaultKind.STOP)).command
+    )
+
+
+def test_a_campaign_in_which_nothing_was_saved_fails(bench: Bench) -> None:
+    """A trainer that saves elsewhere would start anew after each kill, and nothing would be shown by that."""
+    any_trainer(bench, "$PWD/elsewhere", 40)
+    (bench.folder / "elsewhere").mkdir()
+    done = bench.lastgood("chaos", "run.yaml", "--faults=2", "--kinds=kill")
+
+    assert (1, "FAILED") == (done.returncode, done.stdout.splitlines()[-1]), done.stdout + done.stderr
+    assert "could not be done: no snapshot has come to LASTGOOD_CHECKPOINT_DIR" in done.stdout
+    assert "was never done" in done.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
+def test_a_campaign_that_is_interrupted_leaves_nothing_behind_and_says_so(bench: Bench, number: signal.Signals) -> None:
+    """A terminal that is closed is one of those."""
+    any_trainer(bench, "$LASTGOOD_CHECKPOINT_DIR", 100_000)
+    process = bench.start("chaos", "run.yaml", "--faults=1", "--kinds=stop")
+    place = bench.folder / "out" / "chaos" / "any-seed1" / "survivor"
+    until(lambda: marked(place))
+    process.send_signal(number)
+
+    assert 128 + number == process.wait(60)
+    assert [] == marked(place)
+    assert "interrupted: what was started has been ended" in (bench.folder / "supervisor-0.log").read_text()
+
+
+def test_a_run_in_which_things_change_is_not_stuck_however_long_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A baseline of a day is waited for; one in whose directory nothing changes is not."""
+    monkeypatch.setattr(campaign, "LIMIT_SECONDS", 0.5)
+    monkeypatch.setattr(campaign, "LOOK_SECONDS", 0.05)
+    log, looks = tmp_path / "trainer.log", iter(range(40))
+
+    def writes() -> bool:
+        with log.open("a") as file:
+            file.write(".")
+        return next(looks, None) is not None
+
+    assert campaign.follow(writes, tmp_path, lambda _: None)
+    assert not campaign.follow(lambda: True, tmp_path, lambda _: None)

@@ -15,6 +15,7 @@ import pytest
 from lastgood.contract import STATE_DIR, STATUS_FILE
 from lastgood.naming import partial_name
 from supervisor.chaos import inject, oracle
+from supervisor.chaos.done import TooLateError
 from supervisor.chaos.plan import FaultKind, PlannedFault
 from supervisor.proc import Identity, identity_of, send_signal
 
@@ -29,27 +30,65 @@ def training(directory: Path, **more: Any) -> Iterator[subprocess.Popen[bytes]]:
         status = {"incarnation": 1, "trainer_pid": trainer.pid, "trainer_start_ticks": identity.start_ticks, **more}
         (directory / STATE_DIR / STATUS_FILE).write_text(json.dumps(status))
         (directory / "metrics.jsonl").write_text('{"step": 20, "loss": 1.0, "incarnation": 1}\n')
+        (directory / "ckpt_00000010.pt").write_bytes(b"")
         yield trainer
 
 
-def test_a_kill_waits_for_a_next_trainer_that_is_just_being_started(tmp_path: Path) -> None:
-    """What a restart from standby is like can be told only of kills that find one."""
-    with training(tmp_path, standby={"pid": 1, "ready": False, "memory_bytes": 0}) as trainer:
+BEING_STARTED = {"pid": 1, "ready": False, "memory_bytes": 0}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            {"standby": None, "standby_missing": None},
+            {"standby": BEING_STARTED | {"ready": True}, "standby_missing": None},
+        ),
+        (
+            {"standby": BEING_STARTED, "standby_missing": None},
+            {"standby": BEING_STARTED | {"ready": True}, "standby_missing": None},
+        ),
+        (
+            {"standby": BEING_STARTED, "standby_missing": None},
+            {"standby": None, "standby_missing": "too little memory"},
+        ),
+    ],
+    ids=["not begun", "being started", "given up"],
+)
+def test_a_kill_waits_for_a_next_trainer_that_is_started_in_advance(
+    before: dict[str, Any], after: dict[str, Any], tmp_path: Path
+) -> None:
+    """What a restart from standby is like can be told only of kills that find one; where none will be, none is waited for."""
+    with training(tmp_path, **before) as trainer:
+        path = tmp_path / STATE_DIR / STATUS_FILE
         looks = 0
 
-        def ready_at_the_third_look() -> bool:
+        def changes_at_the_third_look() -> bool:
             nonlocal looks
             looks += 1
             if looks == 3:
                 assert trainer.poll() is None
-                path = tmp_path / STATE_DIR / STATUS_FILE
-                path.write_text(path.read_text().replace("false", "true"))
+                path.write_text(json.dumps(json.loads(path.read_text()) | after))
             return True
 
-        injector = inject.Injector(oracle.Snapshots(tmp_path), ready_at_the_third_look, lambda: None)
+        snapshots = oracle.Snapshots(tmp_path)
+        injector = inject.Injector(snapshots, changes_at_the_third_look, lambda: None, stands_by=True)
         done = injector.inject(PlannedFault("f1", FaultKind.KILL, 20))
 
         assert (3, f"process {trainer.pid} is dead") == (looks, done.proof)
+
+
+def test_nothing_is_done_before_there_is_a_snapshot(tmp_path: Path) -> None:
+    """A run that starts anew after a kill proves nothing; one that never saves has no fault done to it at all."""
+    with training(tmp_path) as trainer:
+        (tmp_path / "ckpt_00000010.pt").unlink()
+        looks = iter([True, True, False])
+        injector = inject.Injector(oracle.Snapshots(tmp_path), lambda: next(looks), lambda: None)
+        with pytest.raises(TooLateError):
+            injector.inject(PlannedFault("f1", FaultKind.KILL, 20))
+
+        assert None is trainer.poll()
+        trainer.kill()
 
 
 def test_a_kill_in_a_save_is_proven_though_the_partial_is_swept_at_once(

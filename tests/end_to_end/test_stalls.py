@@ -46,13 +46,16 @@ def test_a_save_that_takes_longer_than_the_running_deadline_is_left_alone(bench:
 
 
 @pytest.mark.parametrize("beats", [True, False])
-def test_a_heartbeat_is_heard_where_nothing_is_printed(bench: Bench, beats: bool) -> None:
-    """C07: a trainer that touches a file lives on; without that the same silence is a stall."""
-    beat = bench.folder / "beat"
+@pytest.mark.parametrize("preset", ["lastgood", "command"])
+def test_a_heartbeat_is_heard_where_nothing_is_printed(bench: Bench, beats: bool, preset: str) -> None:
+    """C07: a trainer that touches a file lives on; without that the same silence is a stall. Of the bundled one's settings it is
+    the file that it adds a line to with every step, however seldom it prints one.
+    """
+    beat = bench.folder / "beat" if preset == "command" else bench.directory / "metrics.jsonl"
     sets = (
         "stall.startup_seconds=2.5",
         "stall.running_seconds=2.5",
-        f"trainer.heartbeat={beat}",
+        f"trainer.heartbeat={beat}" if preset == "command" else "trainer.preset=lastgood",
         "restarts.without_progress=1",
     )
     habits = ("--mute-seconds=6", *([f"--beat={beat}"] if beats else []))

@@ -1,6 +1,7 @@
 """What is written of a campaign: the page and the JSON, when it passed and when it failed."""
 
 import dataclasses
+import errno
 import json
 import re
 from pathlib import Path
@@ -12,6 +13,7 @@ from supervisor.chaos.judging import Outcome
 from supervisor.chaos.oracle import Findings
 from supervisor.chaos.plan import FaultKind
 from supervisor.cli import campaign as command
+from supervisor.errors import UsageError
 from supervisor.report.campaign import document, document_text, report
 from supervisor.report.model import Problem, Shape, Tone
 from tests.bench import Bench
@@ -171,7 +173,7 @@ def test_both_files_are_written_whatever_came_of_it(
     monkeypatch.setattr("supervisor.chaos.campaign.campaign", lambda asked: made)
     page, facts = tmp_path / "r.html", tmp_path / "r.json"
     with pytest.raises(SystemExit) as end:
-        command.chaos("run.yaml", 2, 7, "", str(page), str(facts))
+        command.chaos("run.yaml", 2, 7, None, str(page), str(facts))
 
     assert int(not passed) == end.value.code
     assert passed == json.loads(facts.read_bytes())["passed"]
@@ -226,3 +228,15 @@ def test_restarts_from_standby_are_counted_where_there_were_any(tmp_path: Path) 
 
     assert "1 of 2" == {one.name: one.value for one in report(result(tmp_path, outcomes=some)).tiles}["from standby"]
     assert "from standby" not in {one.name for one in report(result(tmp_path, outcomes=none)).tiles}
+
+
+def test_a_page_that_finds_no_room_is_told_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The campaign was not in vain: its verdict has been printed."""
+
+    def full(_path: str, _text: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("supervisor.chaos.campaign.campaign", lambda asked: result(tmp_path))
+    monkeypatch.setattr("supervisor.report.writing.write_whole", full)
+    with pytest.raises(UsageError, match=r"r.html: No space left on device; it is not written, and the verdict stands"):
+        command.chaos("run.yaml", 2, 7, None, str(tmp_path / "r.html"), None)

@@ -278,3 +278,28 @@ def test_a_step_too_large_to_reckon_with_is_none(tmp_path: Path) -> None:
     )
 
     assert [None, 7] == [record["step"] for record in records_of(str(tmp_path))]
+
+
+def test_a_run_whose_records_are_gone_is_not_said_to_have_had_no_death(bench: Bench) -> None:
+    """What is not known is called unknown."""
+    assert 0 == bench.run("--steps=20", "--habit=die:12", sets=("run.final_step=20",))
+    (bench.directory / ".lastgood" / "events.jsonl").write_text("")
+    made = page_of(bench)
+
+    assert "how often its trainer died is not known." in made
+    assert "Unknown: no record of this run is left." in made
+    assert "no record of this run is left in events.jsonl: its deaths, phases and goodput are not known" in made
+    for wrong in ("0 deaths", "no trainer of this run has died", "goodput 0"):
+        assert wrong not in made
+
+
+def test_of_a_campaign_the_folder_of_its_run_is_named(bench: Bench) -> None:
+    """That is where the records are."""
+    (bench.folder / "any-seed1").mkdir()
+    (bench.folder / "any-seed1" / "campaign.json").touch()
+    done = bench.lastgood("report", "any-seed1")
+
+    assert (2, "lastgood: report: any-seed1 is a campaign's folder; its run is in any-seed1/survivor\n") == (
+        done.returncode,
+        done.stderr,
+    )

@@ -201,3 +201,17 @@ def test_a_trainer_is_told_which_data_to_skip() -> None:
     told = launch.environment(chosen(resume="env"), "/d", "run-1", 3, None, {}, ((120, 140), (7, 7)))
 
     assert CONTRACT | {"LASTGOOD_SKIP_STEPS": "120-140,7-7"} == told
+
+
+@pytest.mark.parametrize(
+    ("trainer", "file"),
+    [
+        ({}, None),
+        ({"heartbeat": "/x/beat"}, "/x/beat"),
+        ({"preset": "lastgood"}, f"{DIRECTORY}/metrics.jsonl"),
+        ({"preset": "lastgood", "heartbeat": "/x/beat"}, "/x/beat"),
+    ],
+)
+def test_the_heartbeat_is_the_settings_or_the_presets_own(trainer: dict[str, Any], file: str | None) -> None:
+    """What the bundled trainer writes with every step lies in the checkpoint directory."""
+    assert file == launch.heartbeat(chosen(**trainer), DIRECTORY)
