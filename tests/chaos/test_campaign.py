@@ -45,10 +45,12 @@ def any_trainer(bench: Bench, directory: str, steps: int) -> None:
 @pytest.mark.heavy
 @pytest.mark.timeout(240)
 def test_a_campaign_passes_and_shows_what_was_chosen(bench: Bench) -> None:
-    """Four kinds on processes and on storage: the survivor equals the baseline bit for bit, which is computed once."""
+    """Four kinds on processes and on storage: the survivor equals the baseline bit for bit, which is computed once. The same seed
+    has the same faults done again, each where it was planned.
+    """
     wrote_config(bench)
-    words = ("chaos", "run.yaml", "--faults=4", "--kinds=kill,kill-while-saving,truncate,kill-tree", "--seed")
-    done = bench.lastgood(*words, "3", timeout=200)
+    words = ("chaos", "run.yaml", "--faults=4", "--kinds=kill,kill-while-saving,truncate,kill-tree", "--seed=3")
+    done = bench.lastgood(*words, "--json=first.json", timeout=200)
 
     assert 0 == done.returncode, done.stdout + done.stderr
     for said in ("kill-while-saving", "half written, ", "truncate", "kill-tree", "steps compared: 120", "PASSED"):
@@ -58,8 +60,16 @@ def test_a_campaign_passes_and_shows_what_was_chosen(bench: Bench) -> None:
     causes = [json.loads(line) for line in (survivor / ".lastgood" / "events.jsonl").read_text().splitlines()]
     assert 4 == len([r for r in causes if r["event"] == "trainer.exited" and r["cause"] == "chaos"])
 
-    again = bench.lastgood(*words, "4", timeout=200)
+    again = bench.lastgood(*words, "--json=second.json", timeout=200)
     assert (0, True) == (again.returncode, "as computed before" in again.stdout), again.stdout + again.stderr
+    plans = [
+        [
+            (one["id"], one["kind"], one["planned_step"])
+            for one in json.loads((bench.folder / name).read_bytes())["faults"]
+        ]
+        for name in ("first.json", "second.json")
+    ]
+    assert (4, plans[0]) == (len(plans[0]), plans[1])
 
 
 @pytest.mark.heavy

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lastgood.contract import STATE_DIR, STATUS_FILE
+from lastgood.contract import FAULTS_FILE, STATE_DIR, STATUS_FILE
 from lastgood.naming import partial_name
 from supervisor.chaos import inject, oracle
 from supervisor.chaos.done import TooLateError
@@ -114,3 +114,30 @@ def test_a_kill_in_a_save_is_proven_though_the_partial_is_swept_at_once(
         assert f"process {trainer.pid} was stopped with {partial.name} {how_far}, and is dead" == done.proof
         assert -signal.SIGKILL == trainer.returncode
         assert [] == [name for name in os.listdir(tmp_path) if name.startswith(".ckpt")]
+
+
+def test_a_save_that_was_over_is_not_counted_and_the_next_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trainer was quicker than the one who stopped it: it goes on, and is killed in a later save."""
+    first, second = (tmp_path / partial_name(f"ckpt_000000{step}.pt") for step in (20, 30))
+    first.write_bytes(b"half")
+    with training(tmp_path) as trainer:
+
+        def too_late_once(process: Identity, number: int) -> bool:
+            if number == signal.SIGSTOP:
+                first.unlink(missing_ok=True)
+            done = send_signal(process, number)
+            if number == signal.SIGCONT:
+                second.write_bytes(b"half")
+            if number == signal.SIGKILL:
+                trainer.wait()
+            return done
+
+        monkeypatch.setattr(inject, "send_signal", too_late_once)
+        injector = inject.Injector(oracle.Snapshots(tmp_path), lambda: True, lambda: None)
+        done = injector.inject(PlannedFault("f1", FaultKind.KILL_WHILE_SAVING, 20))
+
+        assert f"process {trainer.pid} was stopped with {second.name} half written" in done.proof
+        announced = (tmp_path / STATE_DIR / FAULTS_FILE).read_text().splitlines()
+        assert 1 == len(announced)
