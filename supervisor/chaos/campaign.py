@@ -37,6 +37,7 @@ LIMIT_SECONDS = 3600.0  # a run in whose directory nothing changes for so long i
 LOOK_SECONDS = 0.2
 LONG_SECONDS = 60.0  # of silence, after which a person wonders
 PLAIN_WIDTH = 120  # where there is no terminal to ask
+ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 DEATH_SECONDS = 30.0  # after a deadline for silence
 
 OF_OUR_SAVES = frozenset({FaultKind.KILL_WHILE_SAVING, FaultKind.DROP_SEAL, FaultKind.GARBLE_SEAL, FaultKind.FILL_DISK})
@@ -127,8 +128,8 @@ def campaign(asked: Asked) -> Result:
         plan = draw(asked.seed, final_step, asked.faults, asked.weights(impossible))
     except ValueError as error:
         raise UsageError(f"chaos: {asked.config}: run.final_step: {error}") from None
-    for number in (signal.SIGTERM, signal.SIGHUP):  # so that what was started is ended
-        signal.signal(number, lambda received, _frame: sys.exit(128 + received))
+    for number in ENDING:
+        signal.signal(number, _end)
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
@@ -161,6 +162,13 @@ def _carry_out(console: Console, chosen: Settings, plan: tuple[PlannedFault, ...
 def _silence(chosen: Settings) -> float:
     """Seconds after which a trainer that says nothing is found out at the latest."""
     return max(chosen.stall.running_seconds, chosen.stall.saving_seconds)
+
+
+def _end(number: int, _frame: object) -> None:
+    """So that what was started is ended, which takes its time and is not to be interrupted itself."""
+    for one in ENDING:
+        signal.signal(one, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def hindrances(chosen: Settings) -> dict[FaultKind, str]:

@@ -29,6 +29,6 @@ def told_when_interrupted(console: Console) -> Iterator[None]:
     """For as long as things run that have to be ended first."""
     try:
         yield
-    except (KeyboardInterrupt, SystemExit):
+    except SystemExit:
         console.print("interrupted: what was started has been ended, and nothing is judged")
         raise

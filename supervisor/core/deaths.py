@@ -53,7 +53,7 @@ def settle(state: State, death: TrainerExited, now: float, policy: Policy) -> Ou
     state = _closed(replace(state, death=None, awaits_seals=False))
     commands: tuple[Command, ...] = (notes.exited(state, death, cause),)
     if cause == "completed":
-        return notes.joined(commands, notes.completed(state, notes.doubt(death, policy)))
+        return notes.joined(commands, notes.completed(state, notes.done_at(state, policy), notes.doubt(death, policy)))
     if state.failure is not None:
         return notes.joined(commands, notes.failed(state, *state.failure))
     if state.stop_signal is not None:
@@ -111,6 +111,10 @@ def _blame(state: State, death: TrainerExited, policy: Policy) -> Outcome:
         return state, ()  # there was no trainer to die
     if death.oom_kills or blame.lack(death) is not None:
         return state, ()  # that is the machine's fault, and good snapshots meet with it as well
+    if state.life.progressed:  # the next goes on from a newer one, so that this death is no repetition
+        state = replace(state, memory=replace(state.memory, blame=None))
+        suspect = None if before is None else before.suspect
+        return state, () if suspect is None else (PutBack(suspect.name, suspect.step),)
     found = blame.after_crash(before, resumed, state.life.reported, death)
     state = replace(state, memory=replace(state.memory, blame=found))
     if before is not None and before.suspect is not None and blame.exonerates(before, found):

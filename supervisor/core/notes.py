@@ -230,9 +230,14 @@ def doubt(death: TrainerExited, policy: Policy) -> str | None:
     return "it ended with 0, but its last lines have a traceback; with `run.final_step` an early end is told from a completion"
 
 
-def completed(state: State, doubt: str | None = None) -> Outcome:
-    """The run is done, and will still be done after a reboot."""
-    step = reached_step(state)
+def done_at(state: State, policy: Policy) -> int:
+    """The step at which the run is done, by its snapshots and its settings: a line that was told may be no step."""
+    known = [step for step in (state.memory.high_water, policy.final_step) if step is not None]
+    return max(known, default=reached_step(state))
+
+
+def completed(state: State, step: int, doubt: str | None = None) -> Outcome:
+    """The run is done at that step, and will still be done after a reboot."""
     memory = replace(state.memory, done=max(step, 0))
     state = replace(state, phase=Phase.COMPLETED, memory=memory)
     fields = {"step": None if step < 0 else step, "doubt": doubt}

@@ -178,7 +178,7 @@ def _go_on(state: State, event: LadderJudged, now: float, policy: Policy) -> Out
     if state.stop_signal is not None:
         return notes.stopped(state)
     if state.memory.done is not None and (policy.final_step is None or state.memory.done >= policy.final_step):
-        return notes.completed(state)
+        return notes.completed(state, state.memory.done)
     if state.pause:
         return notes.paused(state)
     if state.memory.trust is not None and _is_to_be_reread(state, event, state.memory.trust):

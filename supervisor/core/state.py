@@ -93,7 +93,7 @@ class Ending(StrEnum):
 class Life:
     """What is known of the present incarnation; replaced as a whole at each start.
 
-    `low_steps` counts steps told in a row that lie below the resumed one; `finishing` says that its final snapshot is proven.
+    `low_steps` counts steps told in a row that lie below the resumed one, `high_steps` those that do not; `finishing` says that its final snapshot is proven.
     `pid` is its leader's. `resumed` is what it was told to resume from, or what it may have chosen and said instead.
     `reported` and `loss` are the newest told, and `moved` says that the step has changed: one that is told once more is no
     life sign from then on. `signs` counts life signs, `sign_at` is the time of the last one and `gap_seconds` the longest
@@ -112,6 +112,7 @@ class Life:
     moved: bool = False
     checked: bool = False
     low_steps: int = 0
+    high_steps: int = 0
     finishing: bool = False
     signs: int = 0
     sign_at: float = 0.0

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +246,9 @@ def test_a_campaign_that_is_interrupted_leaves_nothing_behind_and_says_so(bench:
     place = bench.folder / "out" / "chaos" / "any-seed1" / "survivor"
     until(lambda: marked(place))
     process.send_signal(number)
+    while process.poll() is None and marked(place):
+        process.send_signal(number)  # by somebody who is impatient
+        time.sleep(0.01)
 
     assert 128 + number == process.wait(60)
     assert [] == marked(place)

@@ -132,3 +132,51 @@ def test_a_run_whose_last_snapshot_is_there_is_done_though_nothing_proves_it() -
 
     assert Phase.COMPLETED is step(state, ladder(rung(60, Kind.UNPROVEN), rung(50)), 1.0, policy)[0].phase
     assert Phase.COMPLETED is not step(state, ladder(rung(60, Kind.CORRUPT), rung(50)), 1.0, policy)[0].phase
+
+
+def test_a_run_is_not_done_beyond_its_final_step_by_what_a_line_said() -> None:
+    """A line that looks like a step may be none; were it believed, a raised final step would find the run done at once."""
+    policy = replace(POLICY, final_step=60)
+    rungs = (rung(60), rung(50))
+    state = State(Phase.SELECTING, replace(known(), high_water=60), Life(reported=970), rungs)
+    state, commands = step(replace(state, death=e.TrainerExited(1, 0, None, None, ())), ladder(*rungs), 1.0, policy)
+    assert (Phase.COMPLETED, 60, 60) == (state.phase, state.memory.done, record(commands, "run.completed")["step"])
+
+    again = at(Phase.SELECTING, memory=replace(state.memory, reached=970))
+    assert Phase.STARTING is step(again, ladder(*rungs), 1.0, replace(policy, final_step=70))[0].phase
+    state, commands = step(again, ladder(*rungs), 1.0, policy)
+    assert (Phase.COMPLETED, 60) == (state.phase, record(commands, "run.completed")["step"])
+
+
+def test_without_a_final_step_a_run_is_done_where_its_snapshots_say() -> None:
+    """What was told counts only where nothing was ever saved."""
+    exited = e.TrainerExited(1, 0, None, None, ())
+    for memory, done in ((replace(known(), reached=970), 50), (Memory(reached=970, incarnation=1), 970)):
+        state = State(Phase.SELECTING, memory, Life(reported=970), death=exited)
+        assert done == step(state, ladder(), 1.0, replace(POLICY, final_step=None))[0].memory.done
+
+
+def test_one_line_of_a_guessed_format_hides_no_trainer_that_ignores_its_snapshot() -> None:
+    """`until step 600` is no step; as many lines as accuse a trainer clear it, and a banner between begins the count anew."""
+    policy = replace(POLICY, low_steps_max=2)
+    start = replace(running(), phase=Phase.STARTING, life=Life(pid=7, resumed=rung(50)))
+    state, _ = step(start, e.StepReported(1, 600, None), 1.0, policy)
+    assert (Phase.RUNNING, False) == (state.phase, state.life.checked)
+    state, _ = step(state, e.StepReported(1, 1, None), 2.0, policy)
+    _, commands = step(state, e.StepReported(1, 2, None), 3.0, policy)
+    assert 50 == record(commands, "resume.ignored")["resumed_step"]
+
+    state, _ = step(start, e.StepReported(1, 51, None), 1.0, policy)
+    assert step(state, e.StepReported(1, 52, None), 2.0, policy)[0].life.checked
+
+
+def test_a_death_after_progress_repeats_no_other_and_clears_the_suspect() -> None:
+    """The next start is from a newer snapshot: neither is the run given up, nor does the suspect stay where it was put."""
+    exited = e.TrainerExited(1, 1, None, None, ("boom",))
+    life = Life(resumed=rung(40), reported=60, checked=True, progressed=True)
+    state = State(Phase.SELECTING, known(blame=SUSPECT), life, (rung(60), rung(40)), death=exited)
+    state, commands = step(state, ladder(rung(60), rung(40)), 1.0, POLICY)
+
+    assert (None, None) == (state.failure, state.memory.blame)
+    assert c.PutBack("ckpt_50.pt", 50) == one_of(commands, c.PutBack)
+    assert "snapshot.suspected" not in names(commands)

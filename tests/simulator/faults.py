@@ -143,7 +143,9 @@ def _diverge(world: "World", trainer: Trainer, dice: float) -> None:
 
 
 def _end_early(world: "World", trainer: Trainer, dice: float) -> None:
-    if not trainer.finished:
+    if not trainer.finished and not (
+        trainer.garbled and trainer.heard == 0
+    ):  # else its last word would be that it is done
         world.meet(Fault.EARLY_END)
         world.ended_early = True
         world.finished_at = max(world.finished_at, trainer.step)
@@ -244,9 +246,12 @@ def _lose_gpu(world: "World", dice: float) -> None:
 
 
 def _hold_gpu(world: "World", dice: float) -> None:
-    """The driver does not give back what a killed trainer held."""
+    """The driver does not give back what a killed trainer held, its children and the shell above it being counted with it."""
+    if (trainer := world.trainer) is None:
+        return
     world.gpu_busy_until = world.now + 10.0 + 200.0 * dice
-    if (trainer := world.trainer) is not None and trainer.kill():
+    world.gpu_holders |= {one.identity.pid for one in world.living}
+    if trainer.kill():
         world.cause = "killed"
 
 

@@ -12,6 +12,7 @@ from supervisor.runtime import Runtime
 from tests.simulator.plan import DIRECTORY, Fault, Plan, drawn
 from tests.simulator.promises import BrokenError
 from tests.simulator.seams import Journal, installed
+from tests.simulator.tally import Pair
 from tests.simulator.world import Killed, World
 
 SUPERVISORS_MAX = 60
@@ -29,6 +30,7 @@ class Life:
 
     plan: Plan
     met: Counter[str]
+    pairs: set[Pair]
     broken: str | None
     history: list[str]
     seconds: float
@@ -70,6 +72,7 @@ def live(seed: int, broken_product: AbstractContextManager[None] | None = None) 
     return Life(
         world.plan,
         world.met,
+        world.pairs,
         broken,
         history,
         world.now,

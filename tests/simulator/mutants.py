@@ -146,6 +146,32 @@ def _freezing(real: Any) -> Any:
     return lambda self, told: real(self, told) if told["incarnation"] < 2 else None
 
 
+def _deaf_to_the_dead(real: Any) -> Any:
+    def begin(self: Any, *arguments: Any) -> None:
+        real(self, *arguments)
+        self._trainer.ended = trainer_side._ignore
+
+    return begin
+
+
+def _counting_again(real: Any) -> Any:
+    def note_proven(state: Any, rung: Any, policy: Any) -> Any:
+        known = state.memory.high_water
+        if known is not None and rung.step == known:
+            state = replace(state, memory=replace(state.memory, high_water=known - 1))
+        return real(state, rung, policy)
+
+    return note_proven
+
+
+def _forgiving(real: Any) -> Any:
+    def spawn(state: Any, snapshot: Any) -> Any:
+        memory = replace(state.memory, budget=replace(state.memory.budget, fruitless=(), recent=()))
+        return real(replace(state, memory=memory), snapshot)
+
+    return spawn
+
+
 MUTANTS: dict[str, Mutant] = {
     "do not count OOM kills": partial(_replaced, causes, "_was_killed", lambda _: lambda event: False),
     "blame the OOM killer for any SIGKILL": partial(
@@ -154,6 +180,9 @@ MUTANTS: dict[str, Mutant] = {
     "choose the second newest": _second_newest,
     "skip verification": partial(_replaced, rungs, "verify", _believing),
     "count a restart as progress": partial(_replaced, budget, "spend", _progressing),
+    "fill the budget for a snapshot that is repeated": partial(_replaced, notes, "_note_proven", _counting_again),
+    "fill the budget at each start": partial(_replaced, selecting, "_spawn", _forgiving),
+    "tell the GPU's side of no death": partial(_replaced, runtime.Runtime, "__init__", _deaf_to_the_dead),
     "forget the sweep at the start": partial(_replaced, machine, "begin", _not_sweeping),
     "take an unreadable directory for an empty one": partial(
         _cell, e.LadderUnreadable, Phase.SELECTING, _taken_for_empty

@@ -85,10 +85,19 @@ class Fault(StrEnum):
 
 WEIGHTS = {
     Fault.SUPERVISOR_KILLED: 4.0,
-    Fault.FALL_BACK: 8.0,
-    Fault.SEAL_LOST: 4.0,
-    Fault.SEAL_GARBLED: 4.0,
-    Fault.READ_ERROR: 5.0,
+    Fault.FALL_BACK: 10.0,
+    Fault.SEAL_LOST: 7.0,
+    Fault.SEAL_GARBLED: 5.0,
+    Fault.READ_ERROR: 9.0,
+    Fault.USAGE: 2.0,
+    Fault.REPEAT: 2.0,
+    Fault.GPU_BUSY: 2.0,
+    Fault.EVENTS_LOST: 2.0,
+    Fault.WILL_NOT_EXIT: 2.0,
+    Fault.AWAY: 1.5,
+    Fault.POWER_CUT: 2.0,
+    Fault.FAULT_SIGNAL: 1.5,
+    Fault.LEAK: 1.5,
     Fault.DEAF: 2.0,
     Fault.FLIP: 2.0,
     Fault.PAUSE: 2.0,
@@ -97,7 +106,7 @@ WEIGHTS = {
     Fault.IGNORE: 2.0,
     Fault.GARBAGE: 2.0,
     Fault.SPAWN_REFUSED: 2.0,
-    Fault.FORBIDDEN: 2.0,
+    Fault.FORBIDDEN: 2.5,
     Fault.STUCK_RUNG: 2.0,
     Fault.SLOW_SAVE: 3.0,
     Fault.STALL_SAVING: 2.0,
@@ -115,7 +124,7 @@ WEIGHTS = {
 """How often a kind is drawn, where that is not 1."""
 
 OF_SEALED = frozenset({Fault.SLOW_SAVE, Fault.FALL_BACK, Fault.SEAL_LOST, Fault.SEAL_GARBLED})
-"""What only a trainer can meet that seals and verifies; `GARBAGE` is what only others print."""
+"""What only a trainer can meet that seals and verifies."""
 
 OF_PRE_START = (Fault.PRE_START_FAILS, Fault.PRE_START_STAYS, Fault.PRE_START_BRINGS, Fault.PRE_START_CUT)
 OF_FINAL_STEP = frozenset({Fault.FINAL_RAISED, Fault.FINAL_LOWERED, Fault.RAISED_LATE})
@@ -225,7 +234,7 @@ def drawn(seed: int) -> Plan:
         running_seconds=dice.choice([45.0, 45.0, 90.0]),
     )
     pre_start = dice.random() < 0.3
-    impossible = frozenset({Fault.GARBAGE}) if style is Style.SEALED else OF_SEALED
+    impossible: frozenset[Fault] = frozenset() if style is Style.SEALED else OF_SEALED
     impossible |= frozenset(OF_PRE_START)
     impossible |= OF_FINAL_STEP if config.final_step is None else frozenset()
     return Plan(

@@ -10,6 +10,7 @@ from supervisor.adapters.process import Exit
 from supervisor.core.events import EndingNoted, PassedOver, SaveFailed, TrainerFellBack
 from supervisor.proc import Identity
 from tests.simulator.disk import SIZE, File
+from tests.simulator.garbage import print_garbage
 from tests.simulator.plan import Fault, Style
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ ROTATED = 3  # snapshots that a trainer keeps which removes its own
 SAVE_FAILURES_MAX = 3
 BEATS = 20  # of a trainer that says nothing for a while
 BEAT_SECONDS = 5.0
+GARBAGE_SHARE = 0.3  # of the lines after which a trainer that prints garbage at last does so
 HEARD_MIN = 3  # steps that prove a resume ignored, whatever a banner may have said
 
 
@@ -158,6 +160,8 @@ class Trainer(Process):
         self._looped = False
         self._failures = 0
         self.heard = 0
+        self.garbled = False
+        """Whether it has printed a line of garbage, after which `heard` counts anew."""
         self._pace = 1.0 + 2.0 * world.random.random()
         self._in_save = False
         world.after(0.5 + 3.0 * world.random.random(), self._load)
@@ -171,6 +175,8 @@ class Trainer(Process):
         if self._in_save:
             self.world.meet("torn-save")
             self.world.disk.partials += 1
+        if code:
+            print_garbage(self, 1.0)
         super().die(code, signal)
         self.world.promises.died(self._looped and not self.world.asked_to_stop)
         if self.shell is not None:
@@ -218,6 +224,7 @@ class Trainer(Process):
         if found is not None and not self._take(found):
             self.die(1, None)
             return
+        print_garbage(self, GARBAGE_SHARE)
         self._soon(self._pace, self._tick)
 
     def _take(self, found: File) -> bool:
@@ -230,8 +237,6 @@ class Trainer(Process):
         if world.take(Fault.IGNORE) and found.step > 0:
             self._ignore(found)
             return True
-        if world.take(Fault.GARBAGE) and self.print is not None and world.may_print_banner:
-            self.print(0, None)
         self.resumed, self.uses, self.step = found.step, found.name, found.step
         self.origin = found
         return True
@@ -294,6 +299,7 @@ class Trainer(Process):
             world.note(EndingNoted(self.incarnation, 65, self.step))
             self.die(65, None)
             return
+        print_garbage(self, GARBAGE_SHARE)
         if self.asked or self.step >= self.last_step or self.step % world.plan.save_every == 0:
             self._save()
         else:

@@ -55,6 +55,7 @@ END_STATUSES = frozenset({0, 2, 3, 4, 5, 130, 143})
 PROMISES = frozenset(
     {
         "never two trainers",
+        "a snapshot is known once",
         "never from a bad snapshot",
         "the newest good one",
         "never start over in silence",

@@ -8,7 +8,7 @@ import io
 import select
 import signal
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from os import fspath, path
@@ -32,6 +32,7 @@ from supervisor import (
     reloading,
     runtime,
     small_files,
+    summary,
     timeline,
     trainer_side,
     wishes,
@@ -100,6 +101,7 @@ def _loop(world: World) -> Seams:
             },
         ),
         (holding, {"os": system, "device_of": lambda directory: 1}),
+        (summary, {"os": system}),
         (memory_side, {"time": clock, "Worker": made}),
         (overdue, {"time": clock}),
         (timeline, {"time": clock}),
@@ -130,7 +132,10 @@ def _trainers(world: World) -> Seams:
                 "Worker": made,
                 "is_alive": partial(_is_alive, world),
                 "launch": SimpleNamespace(
-                    arguments=partial(_arguments, world), environment=launch.environment, notes_file=launch.notes_file
+                    arguments=partial(_arguments, world),
+                    environment=launch.environment,
+                    notes_file=launch.notes_file,
+                    heartbeat=launch.heartbeat,
                 ),
                 "stalled": SimpleNamespace(
                     heading=lambda incarnation, stage, seconds: stage, keep_evidence=partial(_keep_evidence, world)
@@ -457,19 +462,31 @@ class Gpus:
 
     def __init__(self, world: World, visible: str | None) -> None:
         self._world = world
+        self._told: set[int] = set()
+        world.swept.clear()
 
-    def died(self, pids: object) -> None:
+    def died(self, pids: Collection[int]) -> None:
         self._world.point("gpu")
+        self._told |= set(pids)
 
     def look(self) -> e.Hindrance | None:
         world = self._world
         world.point("look at gpu")
-        lost, busy = world.now < world.gpu_lost_until, world.now < world.gpu_busy_until
+        lost, holders = world.now < world.gpu_lost_until, self._holders()
         world.promises.looked_for(Fault.GPU_LOST, world.gpu_lost_until if lost else None)
-        world.promises.looked_for(Fault.GPU_BUSY, world.gpu_busy_until if busy else None)
+        world.promises.looked_for(Fault.GPU_BUSY, world.gpu_busy_until if holders & world.swept else None)
         if lost:
             return e.Hindrance(e.Obstacle.GPU_LOST, {"gpus": ["GPU-1"], "reason": "NVML: GPU is lost"})
-        return e.Hindrance(e.Obstacle.GPU_BUSY, {"gpus": ["GPU-1"], "pids": [1]}) if busy else None
+        if found := holders & self._told:
+            return e.Hindrance(e.Obstacle.GPU_BUSY, {"gpus": ["GPU-1"], "pids": sorted(found)})
+        self._told.clear()
+        return None
+
+    def _holders(self) -> set[int]:
+        """Dead processes that still hold its memory, whether the supervisor knows of them or not."""
+        world = self._world
+        alive = {one.identity.pid for one in world.living}
+        return world.gpu_holders - alive if world.now < world.gpu_busy_until else set()
 
 
 class Heartbeat:
@@ -633,6 +650,8 @@ class Journal:
         self._world.point(f"record {event}")
         self._world.tell("record", event, fields)
         self._world.promises.recorded(event, fields, incarnation)
+        if event == "trainer.progressed":
+            self._world.recovered()
         self._world.promises.waits(event, fields)
         return {"event": event, "level": level, "incarnation": incarnation, **fields}
 
@@ -642,8 +661,9 @@ def _members(world: World, leader: object, marker: object, **_: object) -> list[
     return [one.identity for one in world.living]
 
 
-def _sweep(world: World, leader: object, marker: object, **_: object) -> list[Identity]:
+def _sweep(world: World, leader: Identity | None, marker: object, **_: object) -> list[Identity]:
     world.point("sweep")
+    world.swept |= {one.identity.pid for one in world.living} | (set() if leader is None else {leader.pid})
     for one in world.living:
         one.kill()
     world.point("swept")
@@ -694,7 +714,7 @@ def _still_locked(world: World, directory: str, descriptor: int) -> bool:
     return not world.lock_removed
 
 
-def _write_status(world: World, directory: str, summary: dict[str, Any]) -> None:
+def _write_status(world: World, directory: str, told: dict[str, Any]) -> None:
     world.point("status")
     try:
         world.disk.check(writing=True)
@@ -702,7 +722,7 @@ def _write_status(world: World, directory: str, summary: dict[str, Any]) -> None
         world.meet("status-not-written")
         world.status_failed_at = world.now
         raise
-    world.status = summary
+    world.status = told
 
 
 def _opened(world: World, where: str, mode: str, opener: object = None) -> io.BytesIO:

@@ -11,10 +11,12 @@ from tests.simulator.life import Life, live
 from tests.simulator.mutants import MUTANTS
 from tests.simulator.plan import drawn, kinds
 from tests.simulator.promises import PROMISES
+from tests.simulator.tally import Pair
 
 LIVES = 2_000
 BLOCKS = 4
 MET_MIN = 2  # times that a block must have met each kind of fault
+PAIRS_MIN = 500  # pairs of faults that a block must have met, the second before the run had progressed after the first
 HOURS_MIN = 10.0  # of training in a block, in which no trainer that goes on may be called stalled
 MUTANT_SEEDS_MAX = 3000
 ROOT = Path(__file__).parents[2]
@@ -28,15 +30,18 @@ def the_same(life: Life) -> tuple[object, ...]:
 def test_no_promise_is_broken_in_thousands_of_lives(block: int) -> None:
     """Whatever goes wrong in a life, every promise is kept at each step, and after the storm the run completes."""
     met: Counter[str] = Counter()
+    pairs: set[Pair] = set()
     trained_seconds = 0.0
     count = LIVES // BLOCKS
     for seed in range(block * count, (block + 1) * count):
         life = live(seed)
         assert life.broken is None, life.told()
         met.update(life.met)
+        pairs |= life.pairs
         trained_seconds += life.trained_seconds
 
     assert HOURS_MIN < trained_seconds / 3600
+    assert PAIRS_MIN < len(pairs)
     assert not [kind for kind in kinds() if met[kind] < MET_MIN], met
 
 

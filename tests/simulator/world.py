@@ -42,6 +42,9 @@ class World:
         self.wall_ahead = 1.7e9
         self.history: deque[tuple[Any, ...]] = deque(maxlen=HISTORY_MAX)
         self.met: Counter[str] = Counter()
+        self.pairs: set[tuple[Fault, Fault]] = set()
+        """Faults of which the second was met before the run had progressed after the first."""
+        self._trouble: set[Fault] = set()
         self.armed: Counter[Fault] = Counter()
         self.loops = False
         self.loops_along = False
@@ -90,6 +93,10 @@ class World:
         self.status_failed_at = -1000.0
         self.hints_lost_until = -1.0
         self.gpu_lost_until = self.gpu_busy_until = -1.0
+        self.gpu_holders: set[int] = set()
+        """Processes whose memory the driver does not give back, once they are dead."""
+        self.swept: set[int] = set()
+        """Those that the present supervisor has found dead, or has ended."""
         self.no_room = False
         """Whether a save of the last trainer failed for want of room."""
         self.on_hint: Callable[[str | None], None] | None = None
@@ -162,6 +169,13 @@ class World:
         """Count a fault that really took effect."""
         self.met[str(kind)] += 1
         self.tell("fault", str(kind))
+        if isinstance(kind, Fault):
+            self.pairs.update((before, kind) for before in self._trouble)
+            self._trouble.add(kind)
+
+    def recovered(self) -> None:
+        """The run has progressed."""
+        self._trouble.clear()
 
     def meet_once(self, kind: str, occasion: float) -> None:
         """Count a fault that lasts once, however often it is met."""
