@@ -18,6 +18,7 @@ _LACK = re.compile(
     r"Address already in use|EADDRINUSE|No space left on device|Disk quota exceeded|Cannot allocate memory|[Oo]ut of memory"
     r"|MemoryError|Too many open files|Resource temporarily unavailable|Stale file handle|Input/output error|/dev/shm"
     r"|Read-only file system|Transport endpoint is not connected"
+    r"|File exists: '/(?:psm|torch|\d+)_\w+'"  # shared memory that a killed trainer left; MosaicML's begins with a number
 )
 """What a crash says that is about the machine: good snapshots meet with it as well as bad ones."""
 

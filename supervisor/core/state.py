@@ -93,8 +93,8 @@ class Ending(StrEnum):
 class Life:
     """What is known of the present incarnation; replaced as a whole at each start.
 
-    `low_steps` counts steps told in a row that lie below the resumed one, `high_steps` those that do not; `finishing` says that its final snapshot is proven.
-    `pid` is its leader's. `resumed` is what it was told to resume from, or what it may have chosen and said instead.
+    `low_steps` counts steps told in a row that lie below the resumed one, `high_steps` those that do not; `finishing` says that
+    its final snapshot is proven. `pid` is its leader's. `resumed` is what it was told to resume from, or what it may have chosen and said instead.
     `reported` and `loss` are the newest told, and `moved` says that the step has changed: one that is told once more is no
     life sign from then on. `signs` counts life signs, `sign_at` is the time of the last one and `gap_seconds` the longest
     between two. `unsealed` are snapshots that await the next life sign to be sealed, and `held` those that count once it is

@@ -26,9 +26,9 @@ def after_death(death: e.TrainerExited, policy: Policy = POLICY, **more: object)
     return step(state, ladder(rung(50), rung(40)), 3.0, policy)[1]
 
 
-def suspicious() -> Memory:
+def suspicious(death: e.TrainerExited = EARLIER) -> Memory:
     """One death has been remembered; another alike makes a suspect."""
-    known = blame.after_crash(None, rung(50), 60, EARLIER)
+    known = blame.after_crash(None, rung(50), 60, death)
     return Memory(high_water=50, reached=60, incarnation=1, blame=known)
 
 
@@ -48,20 +48,29 @@ def test_a_second_death_alike_accuses() -> None:
         "OSError: [Errno 28] No space left on device",
         "OSError: [Errno 30] Read-only file system: 'step_120.bin.tmp'",
         "OSError: [Errno 107] Transport endpoint is not connected",
+        "FileExistsError: [Errno 17] File exists: '/psm_5c1f0a9e'",
+        "FileExistsError: [Errno 17] File exists: '/torch_123'",
+        "[rank7]: FileExistsError: [Errno 17] File exists: '/000010_locals'",
     ],
 )
 def test_what_the_machine_lacks_accuses_no_snapshot(line: str) -> None:
     """However often a trainer dies of it, and wherever among its last lines it says so: the budget decides alone."""
     death = died(line, "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: 1")
-    memory = suspicious()
-    assert memory.blame is not None
-    alike = replace(memory, blame=replace(memory.blame, signature=blame.signature(death)))
+    alike = suspicious(death)
     commands = after_death(death, memory=alike)
 
     assert "snapshot.suspected" not in names(commands)
     assert alike.blame == one_of(commands, c.SaveMemory).memory.blame
     said = record(commands, "trainer.exited")
     assert ("crashed", True) == (said["cause"], said["evidence"].endswith(": no snapshot is accused of that"))
+
+
+@pytest.mark.parametrize("path", ["out", "/data", "/torch_cache/step_50", "runs/psm_1"])
+def test_a_file_that_exists_already_is_no_lack(path: str) -> None:
+    """Such a crash is the trainer's own, unless what exists has the name of leftover shared memory."""
+    death = died(f"FileExistsError: [Errno 17] File exists: '{path}'")
+
+    assert "snapshot.suspected" in names(after_death(death, memory=suspicious(death)))
 
 
 def test_a_step_that_is_told_again_is_no_life_sign() -> None:
