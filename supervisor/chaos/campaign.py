@@ -268,7 +268,7 @@ def _under_faults(
     words = [sys.executable, "-m", "supervisor", "run", result.asked.config]
     service = Service([*words, *(word for one in sets for word in ("--set", one))], log)
     longest = _silence(chosen) + chosen.trainer.grace_seconds + DEATH_SECONDS
-    injector = Injector(snapshots, service.goes_on, service.revive, own, longest, is_wanted(chosen))
+    injector = Injector(snapshots, service.goes_on, service.revive, own, longest, is_wanted(chosen), result.final_step)
     done: list[Done] = []
     with contextlib.closing(service), bar(console, "under faults", result.final_step) as advance:
         try:

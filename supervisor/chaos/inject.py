@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -46,7 +47,8 @@ class Injector:
     """Faults against the run of which these are the snapshots, which `goes_on` for as long as faults can be done to it.
 
     `revived` starts a supervisor in the place of one that was killed. `limit_seconds` is how long a death may take: a trainer
-    that was stopped is ended when it has been silent for too long. `stands_by`: the next trainer is started in advance.
+    that was stopped is ended when it has been silent for too long. `stands_by`: the next trainer is started in advance; nothing waits for that
+    until after `final_step`.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Injector:
         filesystem: OwnFilesystem | None = None,
         limit_seconds: float = DEATH_SECONDS,
         stands_by: bool = False,
+        final_step: int = sys.maxsize,
     ) -> None:
         self._directory = snapshots.directory
         self._snapshots = snapshots
@@ -65,6 +68,7 @@ class Injector:
         self._filesystem = filesystem
         self._limit_seconds = limit_seconds
         self._stands_by = stands_by
+        self._final_step = final_step
 
     def inject(self, fault: PlannedFault) -> Done:
         """Wait for the fault's step and for a snapshot, do it, and return what was done.
@@ -174,6 +178,8 @@ class Injector:
     def _kill(self, done: Done) -> None:
         """Once the next trainer stands by, where one is started in advance: the other kinds do not wait for that."""
         self._until(self._next_is_ready, SLOW_POLL_SECONDS)
+        if self._told() >= self._final_step:
+            raise TooLateError
         trainer = self._trainer()
         self._signal(done, trainer, signal.SIGKILL)
         done.proof = f"process {trainer.pid} is dead"

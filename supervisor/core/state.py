@@ -93,15 +93,15 @@ class Ending(StrEnum):
 class Life:
     """What is known of the present incarnation; replaced as a whole at each start.
 
-    `low_steps` counts steps told in a row that lie below the resumed one, `high_steps` those that do not; `finishing` says that
-    its final snapshot is proven. `pid` is its leader's. `resumed` is what it was told to resume from, or what it may have chosen and said instead.
-    `reported` and `loss` are the newest told, and `moved` says that the step has changed: one that is told once more is no
-    life sign from then on. `signs` counts life signs, `sign_at` is the time of the last one and `gap_seconds` the longest
-    between two. `unsealed` are snapshots that await the next life sign to be sealed, and `held` those that count once it is
-    sure that the trainer was started from good bytes. `checked` says that the first step was held against the resumed one.
-    `fell_back` is what its own loading noted last, `said` the status that it noted last of its ending and `said_step` the
-    step at which. `losses` is what the losses told. `told` are the newest by step. `saving` says that a save is under way,
-    `no_room` is the error of one that failed for want of room.
+    `low_steps` counts steps told in a row that lie below the resumed one, `high_steps` those that do not; `finishing` says
+    that its final snapshot is proven. `pid` is its leader's. `resumed` is what it was told to resume from, or what it may
+    have chosen and said instead. `reported` and `loss` are the newest told, and `moved` says that the step has changed: one
+    that is told once more is no life sign from then on. `signs` counts life signs, `sign_at` is the time of the last one and
+    `gap_seconds` the longest between two. `unsealed` are snapshots that await the next life sign to be sealed, and `held`
+    those that count once it is sure that the trainer was started from good bytes. `checked` says that the first step was held
+    against the resumed one. `fell_back` is what its own loading noted last, `said` the status that it noted last of its
+    ending and `said_step` the step at which. `losses` is what the losses told. `told` are the newest by step. `saving` says
+    that a save is under way, `no_room` is the error of one that failed for want of room.
     """
 
     pid: int | None = None

@@ -78,6 +78,19 @@ def test_a_kill_waits_for_a_next_trainer_that_is_started_in_advance(
         assert (3, f"process {trainer.pid} is dead") == (looks, done.proof)
 
 
+def test_a_kill_that_has_waited_beyond_the_end_of_the_run_is_not_done(tmp_path: Path) -> None:
+    """Nothing would come after it that could be judged."""
+    with training(tmp_path, standby=None, standby_missing="too little memory") as trainer:
+        injector = inject.Injector(
+            oracle.Snapshots(tmp_path), lambda: True, lambda: None, stands_by=True, final_step=20
+        )
+        with pytest.raises(TooLateError):
+            injector.inject(PlannedFault("f1", FaultKind.KILL, 20))
+
+        assert None is trainer.poll()
+        trainer.kill()
+
+
 def test_nothing_is_done_before_there_is_a_snapshot(tmp_path: Path) -> None:
     """A run that starts anew after a kill proves nothing; one that never saves has no fault done to it at all."""
     with training(tmp_path) as trainer:
