@@ -47,8 +47,8 @@ class Injector:
     """Faults against the run of which these are the snapshots, which `goes_on` for as long as faults can be done to it.
 
     `revived` starts a supervisor in the place of one that was killed. `limit_seconds` is how long a death may take: a trainer
-    that was stopped is ended when it has been silent for too long. `stands_by`: the next trainer is started in advance; nothing waits for that
-    until after `final_step`.
+    that was stopped is ended when it has been silent for too long. `stands_by`: the next trainer is started in advance;
+    nothing waits for that until after `final_step`.
     """
 
     def __init__(
@@ -289,9 +289,10 @@ class Injector:
     def _damage(self, done: Done, path: Path) -> None:
         fault = done.fault
         announce(str(self._directory), Fault(f"{fault.id}-file", str(fault.kind), None, None, path.name, time.time()))
-        share = fault.share
+        below = {} if self._filesystem is None else {FaultKind.FLIP_BELOW: self._filesystem.flip_below}
+        damage, share = (DAMAGES | below)[fault.kind], fault.share
         for _ in range(PLACES_MAX):
-            done.proof = self._damaged(fault.kind, path, share)
+            done.proof = damage(path, share)
             if fault.kind in HARMLESS or not oracle.is_good(path):
                 break
             share = (share + PLACE_SHARE) % 1.0  # that place is under no checksum
@@ -300,12 +301,6 @@ class Injector:
         if fault.kind not in HARMLESS:
             done.broken = path.name, oracle.digest(path)
         self._note_good(done, self._snapshots.look())
-
-    def _damaged(self, kind: FaultKind, path: Path, share: float) -> str:
-        if kind is FaultKind.FLIP_BELOW:
-            assert self._filesystem is not None
-            return self._filesystem.flip_below(path, share)
-        return DAMAGES[kind](path, share)
 
     def _fill_disk(self, done: Done) -> None:
         """Until a save has failed for want of room; the trainer bears that."""

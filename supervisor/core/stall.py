@@ -26,6 +26,13 @@ def life_sign(state: State, now: float, policy: Policy, checked: bool = True) ->
     return replace(state, life=life, phase=Phase.RUNNING), listen(life, now, policy)
 
 
+def heard_above(state: State, now: float, policy: Policy) -> Outcome:
+    """A step that the resumed one may well have led to; as many in a row as show the contrary show that it did."""
+    life = replace(state.life, low_steps=0, high_steps=state.life.high_steps + 1)
+    checked = life.checked or life.high_steps >= policy.low_steps_max
+    return life_sign(replace(state, life=life), now, policy, checked)
+
+
 def listen(life: Life, now: float, policy: Policy) -> tuple[Command, ...]:
     """Arm the deadline of the silence that begins now."""
     if life.finishing:

@@ -79,16 +79,9 @@ def on_step(state: State, event: Event, now: float, policy: Policy) -> Outcome:
         if state.life.low_steps < policy.low_steps_max:
             return state, ()
         return _end_ignorer(state, event.step, now, policy)
-    state, armed = (state, ()) if again else _heard_above(state, now, policy)
+    state, armed = (state, ()) if again else stall.heard_above(state, now, policy)
     state, said = _got_past(state, event)
     return notes.joined((*armed, *said), _seal_outlived(state))
-
-
-def _heard_above(state: State, now: float, policy: Policy) -> Outcome:
-    """A step that the resumed one may well have led to; as many in a row as show the contrary show that it did."""
-    life = replace(state.life, low_steps=0, high_steps=state.life.high_steps + 1)
-    checked = life.checked or life.high_steps >= policy.low_steps_max
-    return stall.life_sign(replace(state, life=life), now, policy, checked)
 
 
 def _told(life: Life, event: StepReported) -> tuple[tuple[int, float], ...]:
