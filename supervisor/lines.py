@@ -21,7 +21,7 @@ _TAIL_PIECES_MAX = 1024
 _SHOWN_CHARACTERS_MAX = 500
 
 Step = tuple[int, float | None, int]
-"""A step, its loss if one was printed, and how many lines with a step were seen on the way to it, itself included."""
+"""A step, its loss if one was printed, and how many different steps were seen on the way to it, itself included."""
 
 
 def line_end(data: bytes, start: int, stop: int) -> int:
@@ -130,7 +130,7 @@ def _newest_step(text: bytes, pattern: re.Pattern[bytes]) -> Step | None:
         for match in matches:
             step = _step_of(match)
             if step is not None:
-                return step, _loss_of(match), len(matches)
+                return step, _loss_of(match), len({match["step"] for match in matches})
         stop = start
     return None
 

@@ -111,8 +111,8 @@ class TrainerSide:
     def _start(self, argv: list[str], env: dict[str, str]) -> None:
         incarnation = self._incarnation
 
-        def on_step(step: int, loss: float | None, _lines: int) -> None:
-            self._post(e.StepReported(incarnation, step, loss))
+        def on_step(step: int, loss: float | None, steps: int) -> None:
+            self._post(e.StepReported(incarnation, step, loss, others=steps > 1))
 
         leader = self._launch(argv, env, in_advance=True)
         if leader is not None:

@@ -287,10 +287,15 @@ def test_a_folder_in_memory_or_without_room_is_refused_with_the_reason(
     machine.check(tmp_path, 1)
 
 
-def benchmarks(*words: str) -> "subprocess.CompletedProcess[str]":
+def benchmarks(*words: str, timeout: float = 390) -> "subprocess.CompletedProcess[str]":
     """The command, as `make bench` calls it."""
     return subprocess.run(
-        [sys.executable, "-m", "benchmarks", *words], cwd=ROOT, capture_output=True, text=True, check=False, timeout=390
+        [sys.executable, "-m", "benchmarks", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout,
     )
 
 
@@ -329,6 +334,8 @@ HALF_STRENGTH = {
     "verify-unsealed": 2.3,
     "save-blocking": 2.6,
     "save-nonblocking": 0.4,
+    "supervisor-cpu": 2,
+    "supervisor-cpu-idle": 1,
     "supervisor-memory": 128,
     "output": 2000,
     "ladder": 200,
@@ -338,12 +345,13 @@ HALF_STRENGTH = {
 
 
 @pytest.mark.heavy
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_nothing_takes_twice_as_long_as_it_may(tmp_path: Path) -> None:
     """Small sizes and few pairs tell that much of the rows whose figures are stable enough."""
     folder, out = ROOT / "out" / "bench" / "half-strength", tmp_path / "bench.json"
     chosen = [word for name in HALF_STRENGTH for word in ("--row", name)]
-    done = benchmarks(*chosen, "--size=0.3", "--snapshots=10000", "--pairs=5", "--dir", str(folder), "--out", str(out))
+    scale = ("--size=0.3", "--snapshots=10000", "--pairs=5", "--seconds=4")  # in which there are two saves
+    done = benchmarks(*chosen, *scale, "--dir", str(folder), "--out", str(out), timeout=880)
     if done.returncode == 2:
         give_up(done.stderr)
     measured = {row["name"]: row["value"] for row in json.loads(out.read_text())["rows"]}
@@ -351,6 +359,22 @@ def test_nothing_takes_twice_as_long_as_it_may(tmp_path: Path) -> None:
 
     assert HALF_STRENGTH.keys() == measured.keys()
     assert {} == {name: value for name, value in measured.items() if value > HALF_STRENGTH[name]}
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(400)
+def test_a_death_is_noticed_in_twice_the_time_that_it_may_take(tmp_path: Path) -> None:
+    """The quickest quarter of forty tells that: on a machine that does other things, the rest wait for a processor.
+
+    Of the slowest, `death-p99`, nothing else could be told there, so it is not held.
+    """
+    folder, out = ROOT / "out" / "bench" / "deaths", tmp_path / "bench.json"
+    done = benchmarks("--row", "death", "--pairs=40", "--dir", str(folder), "--out", str(out))
+    if done.returncode == 2:
+        give_up(done.stderr)
+    (row,) = json.loads(out.read_text())["rows"]
+
+    assert 2 * row["at_most"] > 1000 * statistics.quantiles(row["ours"])[0]
 
 
 def test_the_bars_are_twice_the_targets() -> None:

@@ -191,7 +191,7 @@ class OutputDrain:
         """Drain a duplicate of `descriptor` once started; the caller may close its own.
 
         `on_step(step, loss, count)` is called from the reading thread with the newest step of each chunk, and must only
-        hand it on. `count` is the number of lines with a step among those looked at: all of them, except in a flood.
+        hand it on. `count` is the number of different steps among those looked at: all of them, except in a flood.
         """
         self.total_bytes = 0
         self._finder = StepFinder(step_pattern, line_bytes_max)

@@ -13,11 +13,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from supervisor.chaos.oracle import digest
 from supervisor.errors import UsageError
 from supervisor.launch import arguments
 from supervisor.settings import Settings
 
 FACTS_FILE = "made-with.json"
+LOG_FILE = "trainer.log"
 PACKAGES = ("torch", "numpy")
 CODE = ("trainer", "lastgood")
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -105,9 +107,13 @@ class Baselines:
         self._folder = folder
 
     def find(self, made_with: dict[str, Any]) -> Path | None:
-        """One that was finished with exactly these."""
+        """One that was finished with exactly these, and whose files are still what they were then."""
         place = self._place(made_with)
-        return place if _read(place / FACTS_FILE) == made_with else None
+        told = _read(place / FACTS_FILE)
+        if not isinstance(told, dict) or told.get("made_with") != made_with or not isinstance(told.get("files"), dict):
+            return None
+        there = _files(place)
+        return place if all(there.get(name) == one for name, one in told["files"].items()) else None
 
     def begin(self, made_with: dict[str, Any]) -> Path:
         """An empty folder for one, which counts once `finished` was called."""
@@ -117,8 +123,10 @@ class Baselines:
         return place
 
     def finished(self, made_with: dict[str, Any]) -> None:
-        """It can be found from now on."""
-        (self._place(made_with) / FACTS_FILE).write_text(json.dumps(made_with, indent=1) + "\n", encoding="utf-8")
+        """It can be found from now on, for as long as its files are what they are now."""
+        place = self._place(made_with)
+        text = json.dumps({"made_with": made_with, "files": _files(place)}, indent=1)
+        (place / FACTS_FILE).write_text(f"{text}\n", encoding="utf-8")
 
     def _place(self, made_with: dict[str, Any]) -> Path:
         return self._folder / hashlib.sha256(json.dumps(made_with, sort_keys=True).encode()).hexdigest()[:16]
@@ -129,3 +137,9 @@ def _read(path: Path) -> Any:
         return json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
+
+
+def _files(place: Path) -> dict[str, list[Any]]:
+    """Size in bytes and SHA-256 of each file of a baseline that the survivor is held against; none where there is no folder."""
+    paths = [path for path in place.glob("*") if path.name not in (FACTS_FILE, LOG_FILE) and path.is_file()]
+    return {path.name: [path.stat().st_size, digest(path)] for path in paths}

@@ -187,14 +187,20 @@ def follow(goes_on: Callable[[], bool], directory: Path, advance: Callable[[int]
     while goes_on():
         newest = oracle.last_metric(directory)
         advance(newest["step"] if newest else 0)
-        with os.scandir(directory) as entries:
-            found = {entry.name: entry.stat(follow_symlinks=False).st_size for entry in entries if entry.is_file()}
-        if found != known:
+        if (found := _sizes_in(directory)) != known:
             known, deadline = found, time.monotonic() + LIMIT_SECONDS
         if time.monotonic() > deadline:
             return False
         time.sleep(LOOK_SECONDS)
     return True
+
+
+def _sizes_in(directory: Path) -> dict[str, int]:
+    found = {}
+    for name in os.listdir(directory):
+        with contextlib.suppress(FileNotFoundError):  # it has just been renamed
+            found[name] = (directory / name).lstat().st_size
+    return found
 
 
 def _baseline(console: Console, chosen: Settings, place: Path, final_step: int) -> Path:

@@ -5,6 +5,7 @@ OSError, or UndamagedError when what it has done made no difference.
 """
 
 import hashlib
+import itertools
 import os
 import re
 from collections.abc import Callable
@@ -86,7 +87,8 @@ def garble_seal(path: Path, share: float) -> str:
 def half_a_folder(path: Path, share: float) -> str:
     """Lay a folder above it by number, sealed, of which one file is missing."""
     number = re.findall(r"\d+", path.name)[-1]
-    folder = path.with_name(f"{int(number) + 1:0{len(number)}}".join(path.name.rsplit(number, 1)))
+    above = (f"{one:0{len(number)}}".join(path.name.rsplit(number, 1)) for one in itertools.count(int(number) + 1))
+    folder = next(place for name in above if not (place := path.with_name(name)).exists())
     folder.mkdir()
     names = ["model.bin", "optimizer.bin"]
     contents = [hashlib.sha256(f"{share} {name}".encode("ascii")).digest() for name in names]

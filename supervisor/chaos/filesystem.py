@@ -14,6 +14,9 @@ from supervisor.chaos.damage import UndamagedError
 from supervisor.errors import UsageError
 
 PLACE = "mount"
+STATUS = Path("/proc/self/status")
+LOOP_CONTROL = Path("/dev/loop-control")
+CAP_SYS_ADMIN = 21  # of <linux/capability.h>
 PROGRAMS = ("mkfs.ext4", "mount", "umount")
 SIZE_BYTES = 1 << 30  # sparse: what is not written takes no room
 CHUNK_BYTES = 1 << 20
@@ -26,8 +29,18 @@ def hindrance() -> str | None:
     """Why there can be none; None when there can."""
     if os.geteuid() != 0:
         return "only root can mount one"
+    if not _may_administer():
+        return "root may not mount here, for want of CAP_SYS_ADMIN, as in most containers"
+    if not LOOP_CONTROL.exists():
+        return "there are no loop devices here"
     missing = [program for program in PROGRAMS if shutil.which(program) is None]
     return f"{', '.join(missing)} is not installed" if missing else None
+
+
+def _may_administer() -> bool:
+    """Whether this process has what mounting asks for, by the mask of its capabilities."""
+    lines = dict(line.split(":", 1) for line in STATUS.read_text(encoding="utf-8").splitlines() if ":" in line)
+    return bool(int(lines["CapEff"], 16) >> CAP_SYS_ADMIN & 1)
 
 
 class OwnFilesystem:
@@ -131,4 +144,5 @@ def unmount(at: Path) -> None:
 def _do(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise UsageError(f"chaos: {' '.join(command)}: {done.stderr.strip() or done.returncode}")
+        said = (done.stderr.strip() or str(done.returncode)).splitlines()[0]
+        raise UsageError(f"chaos: {' '.join(command)}: {said}")

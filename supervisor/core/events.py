@@ -98,12 +98,16 @@ class SpawnFailed:
 
 @dataclass(frozen=True)
 class StepReported:
-    """The trainer's output told a step, and perhaps its loss. `notes_late`: what it noted before that is not known yet."""
+    """The trainer's output told a step, and perhaps its loss. `notes_late`: what it noted before that is not known yet.
+
+    `others`: it told other steps in the same breath, of which this was the last.
+    """
 
     incarnation: int
     step: int
     loss: float | None
     notes_late: bool = False
+    others: bool = False
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def on_step(state: State, event: Event, now: float, policy: Policy) -> Outcome:
     assert isinstance(event, StepReported)
     losses = divergence.heard(state.life.losses, event.step, event.loss)
     again = state.life.moved and event.step == state.life.reported
-    moved = state.life.moved or state.life.reported not in (None, event.step)
+    moved = state.life.moved or event.others or state.life.reported not in (None, event.step)
     told = _told(state.life, event)
     life = replace(state.life, reported=event.step, loss=event.loss, losses=losses, told=told, moved=moved)
     memory = replace(state.memory, reached=max(event.step, state.memory.reached or 0))

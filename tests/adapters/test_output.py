@@ -3,10 +3,12 @@
 import math
 import os
 import re
+import resource
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -196,6 +198,14 @@ def test_newest_step_is_found_far_back():
     assert finder.feed(b"step 8\n" + b"some noise\n" * 20_000) == (8, None, 1)
     assert finder.feed(b"step 9\n" + b"some noise\n" * 60_000) is None
     assert finder.feed(b"some noise\n" * 60_000 + b"step 10\nstep 11\n") == (11, None, 2)
+
+
+def test_a_step_that_is_printed_again_and_again_is_one() -> None:
+    """A banner twice is no life of steps."""
+    finder = StepFinder(STEP, 1 << 10)
+
+    assert (7, None, 1) == finder.feed(b"step 7\nstep 7\nstep 7\n")
+    assert (8, None, 2) == finder.feed(b"step 7\nstep 8\nstep 8\n")
 
 
 def test_flood_does_not_tear_the_line_where_the_search_ends():
@@ -425,6 +435,36 @@ def test_folder_of_the_log_replaced_is_noticed(pipe, tmp_path, monkeypatch):
 
     assert made.log.read_bytes().startswith(b"after\n")
     assert (tmp_path / "old" / "trainer.log").read_bytes().startswith(b"before\n")
+
+
+@contextmanager
+def no_descriptors_left() -> Iterator[None]:
+    """This process may open nothing; what is open stays so."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))  # the standard streams have these
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_no_descriptors_left_costs_lines_only(pipe, monkeypatch):
+    """A log that cannot be opened anew is lost, output is still read, and the log is written again once it can be opened."""
+    monkeypatch.setattr(output, "_REOPEN_SECONDS", 0.01)
+    made = pipe()
+    made.write(b"before\n")
+    until(made.log.exists)
+    with no_descriptors_left():
+        made.log.unlink()
+        until(lambda: (made.write(b"lost\n"), made.drain.dropped_bytes)[1])
+        made.write(b"step 7 loss 1.5\n" * 100_000)
+        assert [7, False] == [until(lambda: made.steps)[-1][0], made.log.exists()]
+    until(lambda: (made.write(b"after\n"), made.log.exists())[1])
+    made.finish()
+
+    first, told, *_, last = made.log.read_bytes().decode().splitlines()
+    assert ("", f"… [dropped {made.drain.dropped_bytes} bytes, {made.drain.dropped_lines} lines]") == (first, told)
+    assert "after" == last
 
 
 def test_full_disk_costs_lines_only(pipe, tmp_path):

@@ -1,5 +1,6 @@
 """A baseline is computed once for all that it depends on, and anew when any of that has changed."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +88,50 @@ def test_what_was_not_finished_does_not_count(run: Settings, tmp_path: Path) -> 
     assert [] == list(known.begin(made_with).iterdir())
 
 
+def rewritten(path: Path, content: bytes) -> None:
+    """Other bytes, at the same time of modification."""
+    before = path.stat()
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
 @pytest.mark.usefixtures("prepared")
-@pytest.mark.parametrize("content", ["", "[]", "{"])
+@pytest.mark.parametrize(
+    ("name", "content", "counts"),
+    [
+        ("metrics.jsonl", b'{"step": 1}\n', True),
+        ("metrics.jsonl", b'{"step": 2}\n', False),
+        ("metrics.jsonl", b'{"st', False),
+        ("ckpt_00000001.pt", b"other", False),
+        ("ckpt_00000001.pt.sha256", b"other", False),
+        ("ckpt_00000001.pt", None, False),
+        ("trainer.log", b"whatever", True),
+        ("new", b"is no matter", True),
+    ],
+)
+def test_what_was_damaged_since_does_not_count(
+    name: str, content: bytes | None, counts: bool, run: Settings, tmp_path: Path
+) -> None:
+    """The survivor is not to be blamed for what has become of the baseline, which is computed anew."""
+    known, made_with = Baselines(tmp_path / "baselines"), facts(run)
+    place = known.begin(made_with)
+    for one, text in (("metrics.jsonl", '{"step": 1}\n'), ("ckpt_00000001.pt", "bytes"), ("trainer.log", "said")):
+        (place / one).write_text(text)
+    (place / "ckpt_00000001.pt.sha256").write_text("digest")
+    known.finished(made_with)
+    assert place == known.find(made_with)
+    if content is None:
+        (place / name).unlink()
+    elif (place / name).exists():
+        rewritten(place / name, content)
+    else:
+        (place / name).write_bytes(content)
+
+    assert (place if counts else None) == known.find(made_with)
+
+
+@pytest.mark.usefixtures("prepared")
+@pytest.mark.parametrize("content", ["", "[]", "{", "{}", '{"made_with": {}, "files": 3}'])
 def test_facts_that_cannot_be_read_are_none(content: str, run: Settings, tmp_path: Path) -> None:
     """A file that was cut short makes nothing of what lies beside it count."""
     known, made_with = Baselines(tmp_path / "baselines"), facts(run)

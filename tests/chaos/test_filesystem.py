@@ -115,20 +115,43 @@ def test_who_still_uses_it_does_not_keep_it(own_folder: Path, monkeypatch: pytes
         assert "x" == held.read()
 
 
+ALL_ABLE, MOUNTS_NOTHING = "000001ffffffffff", "000001ffffdfffff"
+
+
 @pytest.mark.parametrize(
-    ("root", "programs", "why"), [(False, True, "only root"), (True, False, "umount is not installed")]
+    ("missing", "why"),
+    [
+        ("root", "only root can mount one"),
+        ("capability", "root may not mount here, for want of CAP_SYS_ADMIN, as in most containers"),
+        ("loop", "there are no loop devices here"),
+        ("programs", "mkfs.ext4, mount, umount is not installed"),
+    ],
 )
 def test_where_there_can_be_none_that_is_said(
-    root: bool, programs: bool, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    missing: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before anything is made."""
-    monkeypatch.setattr(filesystem.os, "geteuid", lambda: 0 if root else 1000)
-    monkeypatch.setattr(filesystem.shutil, "which", lambda name: f"/bin/{name}" if programs else None)
-    assert why in (filesystem.hindrance() or "")
-    with pytest.raises(UsageError, match=why), own_filesystem(tmp_path):
+    """Before anything is made, and before a baseline is computed."""
+    able = MOUNTS_NOTHING if missing == "capability" else ALL_ABLE
+    (tmp_path / "status").write_text(f"Name:\tx\nCapInh:\t0000000000000000\nCapEff:\t{able}\n")
+    (tmp_path / "loop").touch()
+    monkeypatch.setattr(filesystem, "STATUS", tmp_path / "status")
+    monkeypatch.setattr(filesystem, "LOOP_CONTROL", tmp_path / ("none" if missing == "loop" else "loop"))
+    monkeypatch.setattr(filesystem.os, "geteuid", lambda: 1000 if missing == "root" else 0)
+    monkeypatch.setattr(filesystem.shutil, "which", lambda name: None if missing == "programs" else f"/bin/{name}")
+    assert why == filesystem.hindrance()
+    with pytest.raises(UsageError, match=why), own_filesystem(tmp_path / "folder"):
         pass
 
-    assert [] == os.listdir(tmp_path)
+    assert not (tmp_path / "folder").exists()
+
+
+def test_a_program_that_fails_is_told_in_its_first_line() -> None:
+    """What mount says to read further is for whoever typed it."""
+    with pytest.raises(UsageError) as caught:
+        filesystem._do("sh", "-c", "echo 'mount: /x: denied.' >&2; echo ' dmesg(1) may have more' >&2; exit 32")
+    assert str(caught.value).endswith("exit 32: mount: /x: denied.")
+    with pytest.raises(UsageError, match=r"exit 3: 3$"):
+        filesystem._do("sh", "-c", "exit 3")
 
 
 def test_what_mount_says_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,14 @@ def stamp(seconds: float) -> str:
     return f"2023-11-14T22:{int(minutes):02d}:{rest:06.3f}Z"
 
 
-def exited(incarnation: int, at: float, fault: str | None, cause: str = "chaos", step: int = 25) -> dict[str, Any]:
+def exited(
+    incarnation: int,
+    at: float,
+    fault: str | None,
+    cause: str = "chaos",
+    step: int | None = 25,
+    last_lines: tuple[str, ...] = (),
+) -> dict[str, Any]:
     """A death."""
     return {
         "event": "trainer.exited",
@@ -31,6 +38,7 @@ def exited(incarnation: int, at: float, fault: str | None, cause: str = "chaos",
         "fault": fault,
         "cause": cause,
         "step": step,
+        "last_lines": list(last_lines),
     }
 
 
@@ -107,14 +115,101 @@ def test_a_run_that_writes_no_metrics_is_timed_by_what_the_supervisor_was_told(
 
 
 @pytest.mark.parametrize(
+    ("name", "step", "seconds"),
+    [(GOOD, 21, 7.0), (GOOD, 20, None), (GOOD, None, None), (None, 0, 7.0), (GOOD, 99, 7.0)],
+)
+def test_a_step_that_only_the_next_death_tells_was_made(
+    name: str | None, step: int | None, seconds: float | None, records: Callable[..., Records]
+) -> None:
+    """The next fault may come before anything else tells of a step; when it was made is known no better than that."""
+    there = records(RIGHT[0], RIGHT[1], spawned(2, 1.0, name), exited(2, 7.0, "f2", step=step), metrics=None)
+    outcome = judge(done(expected=name), there)
+
+    assert seconds == (None if outcome.seconds_to_resume is None else pytest.approx(outcome.seconds_to_resume))
+    assert () == outcome.problems if seconds else ("kill at step 25: no step was made after it",) == outcome.problems
+
+
+def test_a_late_death_says_nothing_about_when_a_step_was_made(records: Callable[..., Records]) -> None:
+    """It was made at some time before."""
+    there = records(*RIGHT, exited(2, RESUME_SECONDS_MAX + 60, "f2"), metrics=None)
+
+    assert () == judge(done(), there).problems
+
+
+def test_after_the_last_step_there_is_none_to_make(records: Callable[..., Records]) -> None:
+    """A trainer that is killed once its last snapshot is there has a successor that only ends."""
+    there = records(*RIGHT, exited(2, 2.0, None, "completed", None), metrics=None)
+
+    assert () == judge(done(), there).problems
+
+
+@pytest.mark.parametrize("line", [{"time": 3}, {"incarnation": 2}, {"loss": 1}])
+def test_metrics_of_another_kind_are_left_to_their_trainer(
+    line: dict[str, Any], records: Callable[..., Records]
+) -> None:
+    """Any trainer may write a file of that name, with whatever it likes in it."""
+    timeline = {"event": "restart.timeline", "timestamp": stamp(2.0), "incarnation": 2}
+
+    assert 2.0 == judge(done(), records(*RIGHT, timeline, metrics=[line])).seconds_to_resume
+
+
+def sealed(name: str, at: float) -> dict[str, Any]:
+    """The supervisor's seal of somebody else's file."""
+    return {"event": "snapshot.sealed", "timestamp": stamp(at), "name": name, "step": int(name[5:13])}
+
+
+def fallback(unproven: str) -> dict[str, Any]:
+    """The supervisor passes over one of which nothing is known."""
+    rejected = [{"name": unproven, "verdict": "unproven"}]
+    return {
+        "event": "fallback.chosen",
+        "timestamp": stamp(0.9),
+        "incarnation": 2,
+        "by": "supervisor",
+        "rejected": rejected,
+    }
+
+
+NEWER = "ckpt_00000024.pt"
+
+
+@pytest.mark.parametrize(
+    ("found", "chosen", "due"),
+    [
+        ([sealed(NEWER, 0.7)], NEWER, NEWER),
+        ([sealed(NEWER, 0.7)], GOOD, NEWER),
+        ([sealed(OLDER, 0.6), sealed(NEWER, 0.7)], NEWER, NEWER),
+        ([sealed(NEWER, -5)], NEWER, GOOD),
+        ([sealed(NEWER, 1.5)], NEWER, GOOD),
+        ([sealed(OLDER, 0.7)], GOOD, GOOD),
+        ([sealed(OLDER, 0.7)], OLDER, GOOD),
+        ([sealed(OLDER, 0.7), fallback(GOOD)], OLDER, OLDER),
+        ([fallback(GOOD)], OLDER, GOOD),
+    ],
+)
+def test_what_was_sealed_between_a_death_and_the_next_start_is_proven_by_then(
+    found: list[dict[str, Any]], chosen: str, due: str, records: Callable[..., Records]
+) -> None:
+    """A trainer that ended in order leaves a last save, which is sealed only then; the newest of those had to be chosen."""
+    appeared = {"event": "snapshot.appeared", "timestamp": stamp(-3), "name": GOOD, "step": 20}
+    outcome = judge(done(), records(*RIGHT[:2], appeared, *found, spawned(2, 1.0, chosen)))
+
+    assert (due, chosen == due) == (
+        outcome.expected,
+        f"kill at step 25: resumed {chosen}, not {due}" not in outcome.problems,
+    )
+
+
+@pytest.mark.parametrize(
     ("found", "more", "said"),
     [
-        ([RIGHT[0], RIGHT[2]], {}, "the death was put down to None, not to chaos"),
+        ([RIGHT[0], RIGHT[2]], {}, "the death was put down to nothing, not to chaos"),
         ([RIGHT[0], exited(1, 0.5, "f1", "crashed"), RIGHT[2]], {}, "the death was put down to crashed, not to chaos"),
-        ([RIGHT[0], exited(1, 0.5, "f2"), RIGHT[2]], {}, "the death was put down to None, not to chaos"),
+        ([RIGHT[0], exited(1, 0.5, "f2"), RIGHT[2]], {}, "the death was put down to nothing, not to chaos"),
         (RIGHT, {"proof": ""}, "it is not proven to have happened"),
         ([*RIGHT[:2], spawned(2, 1.0, OLDER)], {}, f"resumed {OLDER}, not {GOOD}"),
-        ([*RIGHT[:2], spawned(2, 1.0, None)], {}, f"resumed None, not {GOOD}"),
+        ([*RIGHT[:2], spawned(2, 1.0, None)], {}, f"started from nothing, not from {GOOD}"),
+        (RIGHT, {"expected": None}, f"resumed {GOOD}, where no good snapshot was to be found"),
         (RIGHT[:2], {}, "no trainer was started after it"),
         ([*RIGHT[:2], spawned(3, 1.0)], {}, "no step was made after it"),
         (RIGHT, {"problems": ["process 7 was still there"]}, "process 7 was still there"),
@@ -188,6 +283,23 @@ def test_a_death_that_no_fault_explains_is_a_problem(cause: str, records: Callab
     assert [f"the trainer died at step 30 without a fault: {cause}"] == list(unplanned([done()], there))
 
 
+@pytest.mark.parametrize(
+    ("step", "last_lines", "said"),
+    [
+        (None, (), "the trainer died before its first step without a fault: usage"),
+        (7, ("a", "b", " "), "the trainer died at step 7 without a fault: usage; its last words: b"),
+        (7, ("x" * 500,), f"the trainer died at step 7 without a fault: usage; its last words: {'x' * 159}…"),
+    ],
+)
+def test_a_death_is_told_with_the_last_words(
+    step: int | None, last_lines: tuple[str, ...], said: str, records: Callable[..., Records]
+) -> None:
+    """Nobody looks for a reason in a log if it fits into the line."""
+    there = records(exited(1, 5, None, "usage", step, last_lines))
+
+    assert [said] == list(unplanned([done()], there))
+
+
 def broken(name: str, its_digest: str, kind: FaultKind = FaultKind.TRUNCATE) -> Done:
     """A fault that broke one, which has to be kept from then on."""
     return done(kind, broken=(name, its_digest), good=2, lay_there=3)
@@ -219,6 +331,17 @@ def test_what_was_broken_has_to_be_kept(
     faults = [broken("ckpt_00000030.pt", digest(tmp_path / "cut"))]
 
     assert said == list(lost(faults, Snapshots(tmp_path), there))
+
+
+def test_what_was_broken_may_stay_where_it_lies(tmp_path: Path, records: Callable[..., Records]) -> None:
+    """Where something newer was proven meanwhile, it is passed over without a look."""
+    path = tmp_path / "ckpt_00000030.pt"
+    path.write_bytes(b"cut")
+    faults, there = [broken(path.name, digest(path))], records(*RIGHT)
+    assert [] == list(lost(faults, Snapshots(tmp_path), there))
+
+    path.write_bytes(b"another")
+    assert 1 == len(list(lost(faults, Snapshots(tmp_path), there)))
 
 
 @pytest.mark.parametrize(("kind", "is_said"), [(FaultKind.FILL_DISK, False), (FaultKind.KILL, True)])

@@ -75,7 +75,7 @@ MUTANTS = {
             "All that was trained would be trained again, over the good snapshots.",
         ),
         "kill",
-        "resumed None, not ckpt_",
+        "started from nothing, not from ckpt_",
     ),
     "trusts a stale verdict": (
         Mutant(

@@ -837,6 +837,15 @@ def test_a_line_that_names_the_final_step_is_no_completion() -> None:
     assert Phase.COMPLETED is died(told, rung(50), code=0, signal=None)[0].phase
 
 
+@pytest.mark.parametrize("others", [True, False])
+def test_steps_that_come_all_at_once_are_a_life_of_steps(others: bool) -> None:
+    """A quick trainer's output arrives in one piece: of its steps only the last is told, and that there were others."""
+    start = replace(running(), phase=Phase.STARTING, life=Life(pid=7, resumed=rung(50)))
+    state, _ = step(start, e.StepReported(1, 100, None, others=others), 1.0, POLICY)
+
+    assert others is (Phase.COMPLETED is died(state, rung(50), code=0, signal=None)[0].phase)
+
+
 def test_a_usage_error_of_a_run_that_ever_progressed_is_retried() -> None:
     """A run of days does not end over one start that could not read its script."""
     memory = Memory(incarnation=1, high_water=50, budget=Budget(ever_progressed=True))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lastgood import publish
-from lastgood.contract import EVENTS_FILE, QUARANTINE_DIR, STATE_DIR
+from lastgood.contract import EVENTS_FILE, QUARANTINE_DIR, RUN_FILE, STATE_DIR
 from lastgood.ledger import Ledger
 from lastgood.naming import partial_of, snapshot_name
 from lastgood.seal import bound_seal_path, bound_seal_text, read_bound_seal, seal_path
@@ -21,7 +21,7 @@ from supervisor.jsonl import older
 from tests.crash import operations
 from tests.crash.checks import kills, snapshots
 from tests.crash.conftest import NewFolder
-from tests.crash.operations import run_of
+from tests.crash.operations import Work, run_of
 from tests.crash.server import Server
 from tests.crash.test_kill_sweep import litter
 from tests.crash.tracer import ACTING, Outcome, Plan, Prepare
@@ -36,18 +36,23 @@ OLD, NEW = "old", "new"
 class Own:
     """A write of the supervisor's: what it finds, and what is there by then, said as OLD, NEW or what is wrong.
 
-    `may_be_lost` says that it is of no harm to lose it in silence. Done again it must come to NEW.
+    `may_be_lost` says that it is of no harm to lose it in silence, `begins` that there is no directory yet. Done again it must
+    come to NEW.
     """
 
     operation: Prepare
     found: Callable[[str], object]
     prepare: Callable[[str], object] = lambda folder: None
     may_be_lost: bool = False
+    begins: bool = False
 
     def __str__(self) -> str:
         return self.operation.__name__
 
     def template(self, folder: Path) -> str:
+        if self.begins:
+            folder.mkdir()
+            return str(folder)
         for step in (1, 2):
             operations.write_snapshot(str(folder), step)
         statefile.prepare(run_of(str(folder)))
@@ -74,6 +79,34 @@ def run_json(folder: str) -> object:
 def wanted(folder: str) -> object:
     found = statefile.read_wanted(run_of(folder))
     return told(found == "pause", found == "run", found)
+
+
+def settled(folder: str) -> object:
+    found = statefile.read_wanted(run_of(folder))
+    return told(found == "stop", found == "run", found)
+
+
+def settle_wanted(folder: str) -> Work:
+    """What a supervisor that is stopped says of itself: it looks, and then replaces."""
+    return lambda: statefile.settle_wanted(run_of(folder), "stop")
+
+
+def first_run(folder: str) -> object:
+    """A run that has begun, and none half-written; or none, not even a damaged one."""
+    known = statefile.read_run(run_of(folder), 0.0)
+    left = [name for name in os.listdir(state(folder)) if partial_of(name) == RUN_FILE] if known else []
+    return told(known == statefile.RunFile("the-run") and not left, known is None, (known, left))
+
+
+def begin_a_run(folder: str) -> Work:
+    """The first start in a directory that is not there yet."""
+
+    def work() -> None:
+        statefile.prepare(run_of(folder), anew=True)
+        os.close(statefile.lock(run_of(folder)))
+        statefile.write_run(run_of(folder), statefile.RunFile("the-run"), 0.0)
+
+    return work
 
 
 def status(folder: str) -> object:
@@ -159,7 +192,9 @@ def sealed_by_us(folder: str) -> None:
 
 WRITES = [
     Own(operations.write_run, run_json),
+    Own(begin_a_run, first_run, begins=True),
     Own(operations.write_wanted, wanted, lambda folder: statefile.write_wanted(run_of(folder), "run")),
+    Own(settle_wanted, settled, lambda folder: statefile.write_wanted(run_of(folder), "run")),
     Own(operations.write_status, status, lambda folder: statefile.write_status(run_of(folder), {"number": 1})),
     Own(operations.a_record, records, a_first_record),
     Own(operations.a_record_that_turns_over, records, a_first_record),

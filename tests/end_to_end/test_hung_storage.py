@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ resumed = os.environ.get("LASTGOOD_RESUME_FROM", "")
 step = int(os.path.basename(resumed)[5:-3]) if resumed else 0
 with open(os.path.join(folder, "starts.txt"), "a") as file:
     file.write(f"{step}\\n")
+said, longest = time.monotonic(), 0.0
 
 def touch(name):
     with open(os.path.join(data, name), "ab") as file:
@@ -45,6 +47,11 @@ while step < FINAL:
     time.sleep(0.05)
     step += 1
     print("step", step, flush=True)
+    said, took = time.monotonic(), time.monotonic() - said
+    if took > longest:
+        longest = took
+        with open(os.path.join(folder, "longest.txt"), "w") as file:
+            file.write(f"{longest}")
     if len(sys.argv) == 4:
         touch("leader")
     if step % 5 == 0:
@@ -202,7 +209,15 @@ def has_saved(run: Bench, starts: int) -> bool:
     return len(begun) == starts and max(saved, default=0) > int(begun[-1])
 
 
-RUNS, ROUNDS = 25, 2
+def detected(run: Bench, began: float) -> tuple[float, float]:
+    """How long after a moment in unix seconds the last silence was told, and how long it may take: five seconds, or five steps
+    as the trainer counts them, which a busy machine makes long.
+    """
+    told = datetime.fromisoformat(run.records("trainer.stalled")[-1]["timestamp"]).timestamp()
+    return told - began, max(5.0, 5 * float((run.directory / "longest.txt").read_text()))
+
+
+RUNS, ROUNDS = 10, 5
 
 
 @pytest.mark.parametrize(
@@ -213,21 +228,24 @@ RUNS, ROUNDS = 25, 2
 def test_fifty_times_storage_that_does_not_answer_is_waited_for(
     bench: Bench, storage: Callable[[Path], Any], reason: Callable[[], str | None]
 ) -> None:
-    """Twenty-five runs, twice each: silence is told in time, who outlives SIGKILL by name, and nothing is started beside it."""
+    """Ten runs, five times each: silence is told in five seconds, who outlives SIGKILL too, and nothing starts beside."""
     if why := reason():
         give_up(why)
     with storage(bench.folder) as (data, stand_still):
         runs = [Bench(bench.folder / f"run{number}") for number in range(RUNS)]
         for run in runs:
             run.folder.mkdir()
-            bench.started.append(run.start(*words(run, data, final_step=10**6, silence=2.0)))
+            bench.started.append(run.start(*words(run, data, final_step=10**6)))
+        took: list[tuple[float, float]] = []
         for count in range(1, ROUNDS + 1):
             leaders = [run.wait_for("trainer.spawned", count, 60)["pid"] for run in runs]
             for run in runs:
                 until(partial(has_saved, run, count), 60)
+            began = time.time()
             stand_still(True)
             told = [run.wait_for("trainer.stuck", count, 60)["pids"] for run in runs]
             alone = [len(run.starts()) for run in runs]
+            took += [detected(run, began) for run in runs]
             stand_still(False)
 
             assert [[leader] for leader in leaders] == told
@@ -238,9 +256,8 @@ def test_fifty_times_storage_that_does_not_answer_is_waited_for(
             process.terminate()
         assert [143] * RUNS == [process.wait(90) for process in bench.started]
     for run in runs:
-        stalls = run.records("trainer.stalled")
-        assert (ROUNDS, ROUNDS + 1) == (len(stalls), len(run.starts()))
-        assert 10.0 > max(one["seconds"] for one in stalls)  # of steps that take half a second while all of them start
+        assert (ROUNDS, ROUNDS + 1) == (len(run.records("trainer.stalled")), len(run.starts()))
+    assert [] == [one for one in took if one[0] > one[1]], sorted(took)
 
 
 def spoken(bench: Bench) -> list[Any]:

@@ -1,7 +1,8 @@
-"""Runs that must wait: for room on a disk that is really full, and for a GPU that a fake NVML calls lost."""
+"""Runs that must wait: for room on a disk that is really full, and for a GPU that a fake NVML calls lost or held."""
 
 import json
 import os
+import signal
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import Any
 
 import pytest
 
+import supervisor.runtime  # noqa: F401 - it hands on which processes died; loaded so that it is known whose it is
 from lastgood.judging import verify
-from tests.bench import Bench, until
+from tests.bench import ROOT, Bench, until
 from tests.conftest import MakeSnapshot
 from tests.crash import disks
 from tests.crash.conftest import give_up
@@ -19,6 +21,7 @@ STEPS = ("--steps=60", "--pause=0.03")
 FINAL = ("run.final_step=60",)
 NVML = """
 import os
+from types import SimpleNamespace
 
 
 class NVMLError(Exception):
@@ -58,7 +61,10 @@ def nvmlDeviceGetMemoryInfo(handle):
 
 
 def nvmlDeviceGetComputeRunningProcesses(handle):
-    return []
+    if not os.path.exists("gpu-is-held"):
+        return []
+    with open("gpu-is-held") as file:
+        return [SimpleNamespace(pid=int(pid)) for pid in file.read().split()]
 """
 
 
@@ -226,12 +232,16 @@ def test_a_torn_save_that_fills_the_disk_makes_room_itself(
     assert {20, 30} <= good_steps(bench)
 
 
-def test_a_lost_gpu_is_waited_for_and_costs_nothing(bench: Bench) -> None:
-    """The trainer crashes as its GPU is lost: the cause is the GPU, nothing is started until it is back, nothing is spent."""
+def with_nvml(bench: Bench) -> dict[str, str]:
+    """The environment in which the fake NVML is found; files in the bench's folder say what it tells."""
     (bench.folder / "nvml").mkdir()
     (bench.folder / "nvml" / "pynvml.py").write_text(NVML)
-    env = {**os.environ, "PYTHONPATH": str(bench.folder / "nvml"), "CUDA_VISIBLE_DEVICES": "0"}
-    process = bench.start(*bench.command(*STEPS, "--habit=always-die:33", sets=("run.final_step=60",)), env=env)
+    return {**os.environ, "PYTHONPATH": f"{bench.folder / 'nvml'}:{ROOT}", "CUDA_VISIBLE_DEVICES": "0"}
+
+
+def test_a_lost_gpu_is_waited_for_and_costs_nothing(bench: Bench) -> None:
+    """The trainer crashes as its GPU is lost: the cause is the GPU, nothing is started until it is back, nothing is spent."""
+    process = bench.start(*bench.command(*STEPS, "--habit=always-die:33", sets=FINAL), env=with_nvml(bench))
     until(lambda: 5 in good_steps(bench))
     (bench.folder / "gpu-is-lost").touch()
     until(lambda: told(bench, "gpu.lost"))
@@ -244,3 +254,22 @@ def test_a_lost_gpu_is_waited_for_and_costs_nothing(bench: Bench) -> None:
 
     assert 1 == len(told(bench, "gpu.lost")) == len(told(bench, "gpu.back"))
     assert "info" == told(bench, "gpu.back")[0]["level"]
+
+
+def test_memory_that_a_killed_trainer_still_holds_is_waited_for(bench: Bench) -> None:
+    """The next trainer would die for want of it: nothing is started until the driver has given it back, and that is said."""
+    process = bench.start(*bench.command(*STEPS, sets=FINAL), env=with_nvml(bench))
+    until(lambda: 5 in good_steps(bench))
+    pid = told(bench, "trainer.spawned")[0]["pid"]
+    (bench.folder / "gpu-is-held").write_text(f"{pid}")
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: told(bench, "gpu.busy") or len(bench.starts()) > 1)
+    assert 1 == len(bench.starts())
+    (busy,) = told(bench, "gpu.busy")
+    assert (["GPU-1"], [pid]) == (busy["gpus"], busy["pids"])
+    (bench.folder / "gpu-is-held").unlink()
+    assert 0 == process.wait(60)
+
+    back, (first, second) = told(bench, "gpu.back"), told(bench, "trainer.spawned")
+    assert ["info"] == [one["level"] for one in back]
+    assert first["seq"] < busy["seq"] < back[0]["seq"] < second["seq"]

@@ -1031,8 +1031,8 @@ ENDING = [
     Mutant(
         "a step that is told again is a life sign",
         "supervisor/core/trainer_life.py",
-        "(state, ()) if again else stall.life_sign(",
-        "stall.life_sign(",
+        "(state, ()) if again else stall.heard_above(",
+        "stall.heard_above(",
         ("tests/core/test_cases.py::test_a_step_that_is_told_again_is_no_life_sign",),
         "A trainer that stands still and prints where would stand for days.",
     ),
@@ -1073,6 +1073,43 @@ GROUPS = [
     ),
 ]
 
+GOING_ON = [
+    Mutant(
+        "the first look before the watch",
+        "supervisor/directory_side.py",
+        "        self._watcher = Watcher(directory, self._hints.hear)\n",
+        "        told, self._watcher = verifier.judge_ladder(), Watcher(directory, self._hints.hear)\n"
+        "        verifier.judge_ladder = lambda *_words: told\n",
+        ("tests/supervisor/test_directory_side.py::test_what_comes_while_the_watch_is_set_is_known_at_once",),
+        "A snapshot saved in between would be known of only at the next rescan, which may be a day away.",
+    ),
+    Mutant(
+        "a repeated snapshot counts as progress",
+        "supervisor/core/notes.py",
+        "step is not None and step <= (-1 if",
+        "step is not None and step < (-1 if",
+        ("tests/core/test_supervisor_lost.py::test_a_supervisor_lost_with_its_trainer_is_a_death_without_progress",),
+        "Whatever a trainer was resumed from would pay for its next start: a crash loop would never end.",
+    ),
+    Mutant(
+        "the restart budget is reset at each start",
+        "supervisor/core/selecting.py",
+        "    memory = replace(memory, trust=trust.trust_in(snapshot, state.rungs, memory.blame))\n",
+        "    memory = replace(memory, trust=trust.trust_in(snapshot, state.rungs, memory.blame))\n"
+        "    memory = replace(memory, budget=type(memory.budget)())\n",
+        ("tests/core/test_supervisor_lost.py::test_supervisors_lost_again_and_again_end_the_run",),
+        "No number of deaths would ever spend it, and a run that cannot work would be restarted for ever.",
+    ),
+    Mutant(
+        "nobody tells of the processes that died",
+        "supervisor/runtime.py",
+        "        self._trainer.ended = self._files.hindrances.died\n",
+        "",
+        ("tests/end_to_end/test_waits.py::test_memory_that_a_killed_trainer_still_holds_is_waited_for",),
+        "The next trainer would die for want of memory of the GPU, as long as the driver has not given it back.",
+    ),
+]
+
 MUTANTS = [
     *PUBLISHING,
     *REMOVING,
@@ -1088,6 +1125,7 @@ MUTANTS = [
     *REMEMBERING,
     *ENDING,
     *GROUPS,
+    *GOING_ON,
     *SHELVING,
     *SILENCE,
     *LOOKING,

@@ -17,8 +17,11 @@ from supervisor.adapters import space, surroundings
 from supervisor.cli import doctoring
 from supervisor.errors import UsageError
 from supervisor.probes import Finding, Level
-from tests.bench import Bench
+from tests.bench import ROOT, Bench
+from tests.cgroups import entering, unified
 from tests.conftest import MEMORY
+from tests.crash import disks
+from tests.crash.conftest import give_up
 from tests.supervisor.test_cli_snapshots import bound_by_permissions
 
 HURTS, NOTE, FINE = Level.HURTS, Level.NOTE, Level.FINE
@@ -158,7 +161,6 @@ def test_trying_a_folder_leaves_nothing_there(tmp_path: Path) -> None:
     tried = surroundings.try_folder(str(tmp_path))
 
     assert ({}, []) == (tried.problems, os.listdir(tmp_path))
-    assert tried.reflink in (True, False)
     assert tried.offset_seconds is not None
     assert abs(tried.offset_seconds) < 1
 
@@ -270,6 +272,57 @@ def test_a_config_of_the_bundled_trainer_needs_torch(tmp_path: Path, monkeypatch
 
     assert {"bundled": HURTS, "other": NOTE} == levels
     assert not (tmp_path / "new").exists()
+
+
+def probed(bench: Bench, probe: str, place: Path | None = None, **more: Any) -> list[tuple[str, str]]:
+    """Level and finding of one probe, as the command tells them of the bench's folder or of another place."""
+    done = bench.lastgood("doctor", str(place or bench.folder), "--json", **more)
+    return [(one["level"], one["found"]) for one in json.loads(done.stdout) if one["probe"] == probe]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("kind", "level", "told"),
+    [
+        ("xfs", FINE, "copies share their bytes"),
+        ("ext4", NOTE, "no reflink, a copy of a snapshot takes its time and its space"),
+    ],
+)
+def test_whether_copies_share_their_bytes_is_found_by_doing_it(
+    kind: str, level: Level, told: str, bench: Bench
+) -> None:
+    """XFS clones a file, ext4 refuses to."""
+    if reason := disks.why_not(kind):
+        give_up(reason)
+    image = disks.make_image(bench.folder / "image", kind)
+    with disks.loop_device(image) as device, disks.mounted(device, kind, bench.folder / kind) as at:
+        assert [(level, f"{at}: {told}")] == probed(bench, "reflink", place=at)
+
+
+@pytest.mark.parametrize(
+    ("delegated", "level", "told"),
+    [(True, FINE, "gets a control group of its own"), (False, NOTE, "gets no control group of its own")],
+)
+def test_whether_a_trainer_gets_a_group_is_found_where_the_command_runs(
+    delegated: bool, level: Level, told: str, bench: Bench
+) -> None:
+    """In a real group: with systemd's mark of delegation, and without."""
+    with unified("doctor", delegated) as group:
+        ((found_level, found),) = probed(bench, "cgroup", preexec_fn=entering(group))
+
+    assert (level, True) == (found_level, told in found), found
+
+
+def test_pypis_supervisor_in_the_environment_is_found(bench: Bench) -> None:
+    """By what its installation leaves; it would have written over files of ours."""
+    metadata = bench.folder / "site" / "supervisor-4.2.5.dist-info" / "METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text("Metadata-Version: 2.1\nName: supervisor\nVersion: 4.2.5\n")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(bench.folder / "site"), str(ROOT)))}
+
+    assert [("hurts", "PyPI's supervisor 4.2.5 is in this environment, and its files are among ours")] == probed(
+        bench, "supervisor", env=env
+    )
 
 
 def test_nothing_there_is_a_usage_error(tmp_path: Path) -> None:

@@ -2,14 +2,17 @@
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from watchdog.observers import Observer
 
 from lastgood.publish import publish
 from supervisor import configuration
 from supervisor.adapters.verifier import Verifier
+from supervisor.adapters.watcher import Watcher
 from supervisor.core import events as e
 from supervisor.directory_side import DirectorySide
 from supervisor.mailbox import Mailbox
@@ -77,6 +80,28 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     yield made
     made.side.close()
     made.mailbox.close()
+
+
+@pytest.fixture
+def save_before_the_watch_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot is published while a watch is being set, too soon for any event."""
+
+    class Late(Observer):
+        def start(self) -> None:
+            publish(tmp_path / "ckpt_9.pt", lambda file: file.write(b"bytes"))
+            super().start()
+
+    monkeypatch.setattr("supervisor.directory_side.Watcher", partial(Watcher, observer=Late))
+
+
+@pytest.mark.usefixtures("save_before_the_watch_holds")
+def test_what_comes_while_the_watch_is_set_is_known_at_once(desk: Desk) -> None:
+    """The first look at the directory comes after that, or only a rescan would find it, and that may be a day away."""
+    desk.side.judge_ladder()
+    desk.done()
+    ladders = [one for one in desk.told if isinstance(one, e.LadderJudged)]
+
+    assert [[9, 3, 2, 1]] == [[rung.step for rung in one.rungs] for one in ladders]
 
 
 @pytest.mark.parametrize(("bad", "left"), [(False, [2, 3]), (True, [1, 2, 3])])
