@@ -57,9 +57,15 @@ class DirectorySide:
         self.watching = self._watcher.state
         """How new files are learnt of, in words."""
 
-    def change(self, settings: Settings) -> None:
-        """Look as often as other settings ask for."""
+    def change(self, settings: Settings, incarnation: int | None) -> None:
+        """Look as often as other settings ask for, and at once: nobody may know yet of a save that goes on.
+
+        `incarnation` is that of the living trainer.
+        """
         self._set_pace(settings)
+        if incarnation is not None and self._is_ours:
+            self._hints.deepen(Depth.LISTED)
+            self._start_look(time.monotonic(), incarnation)
         self._rescan_at = min(self._rescan_at, time.monotonic() + self._rescan_seconds)
 
     def _set_pace(self, settings: Settings) -> None:

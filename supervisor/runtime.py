@@ -149,10 +149,10 @@ class Runtime:
         """Go on by other settings."""
         self._policy = settings.policy(self._policy.allow_fresh_start, self._policy.exit_when_stuck)
         self._trainer.settings = settings
-        self._files.change(settings)
+        self._files.change(settings, self._state.incarnation if self._trainer.lives else None)
         self._journal.show_from(settings.log.level)
         self._notifier.change(settings.notify)
-        self._step(e.SettingsChanged())
+        self._files.after(lambda: self._post(e.SettingsChanged()))  # what it is at is known by then
 
     def _next_due(self) -> float:
         dues = [*self._deadlines.values(), self._files.due, self._trainer.due]

@@ -31,7 +31,6 @@ from supervisor.chaos.telling import bar, tell, told_when_interrupted
 from supervisor.errors import UsageError
 from supervisor.launch import check_program
 from supervisor.settings import Settings
-from supervisor.standing_by import is_wanted
 
 LIMIT_SECONDS = 3600.0  # a run in whose directory nothing changes for so long is stuck, and the campaign says so
 LOOK_SECONDS = 0.2
@@ -274,7 +273,7 @@ def _under_faults(
     words = [sys.executable, "-m", "supervisor", "run", result.asked.config]
     service = Service([*words, *(word for one in sets for word in ("--set", one))], log)
     longest = _silence(chosen) + chosen.trainer.grace_seconds + DEATH_SECONDS
-    injector = Injector(snapshots, service.goes_on, service.revive, own, longest, is_wanted(chosen), result.final_step)
+    injector = Injector(snapshots, service.goes_on, service.revive, own, longest)
     done: list[Done] = []
     with contextlib.closing(service), bar(console, "under faults", result.final_step) as advance:
         try:

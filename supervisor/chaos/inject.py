@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -47,8 +46,7 @@ class Injector:
     """Faults against the run of which these are the snapshots, which `goes_on` for as long as faults can be done to it.
 
     `revived` starts a supervisor in the place of one that was killed. `limit_seconds` is how long a death may take: a trainer
-    that was stopped is ended when it has been silent for too long. `stands_by`: the next trainer is started in advance;
-    nothing waits for that until after `final_step`.
+    that was stopped is ended when it has been silent for too long.
     """
 
     def __init__(
@@ -58,8 +56,6 @@ class Injector:
         revived: Callable[[], None],
         filesystem: OwnFilesystem | None = None,
         limit_seconds: float = DEATH_SECONDS,
-        stands_by: bool = False,
-        final_step: int = sys.maxsize,
     ) -> None:
         self._directory = snapshots.directory
         self._snapshots = snapshots
@@ -67,8 +63,6 @@ class Injector:
         self._revived = revived
         self._filesystem = filesystem
         self._limit_seconds = limit_seconds
-        self._stands_by = stands_by
-        self._final_step = final_step
 
     def inject(self, fault: PlannedFault) -> Done:
         """Wait for the fault's step and for a snapshot, do it, and return what was done.
@@ -176,19 +170,9 @@ class Injector:
             time.sleep(POLL_SECONDS / 4)
 
     def _kill(self, done: Done) -> None:
-        """Once the next trainer stands by, where one is started in advance: the other kinds do not wait for that."""
-        self._until(self._next_is_ready, SLOW_POLL_SECONDS)
-        if self._told() >= self._final_step:
-            raise TooLateError
         trainer = self._trainer()
         self._signal(done, trainer, signal.SIGKILL)
         done.proof = f"process {trainer.pid} is dead"
-
-    def _next_is_ready(self) -> bool:
-        """Also where there is to be none, or where something stands in its way."""
-        status = self._status()
-        waiting = status.get("standby")
-        return not self._stands_by or bool(status.get("standby_missing") or (waiting and waiting["ready"]))
 
     def _kill_tree(self, done: Done) -> None:
         trainer = self._trainer()

@@ -34,63 +34,6 @@ def training(directory: Path, **more: Any) -> Iterator[subprocess.Popen[bytes]]:
         yield trainer
 
 
-BEING_STARTED = {"pid": 1, "ready": False, "memory_bytes": 0}
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        (
-            {"standby": None, "standby_missing": None},
-            {"standby": BEING_STARTED | {"ready": True}, "standby_missing": None},
-        ),
-        (
-            {"standby": BEING_STARTED, "standby_missing": None},
-            {"standby": BEING_STARTED | {"ready": True}, "standby_missing": None},
-        ),
-        (
-            {"standby": BEING_STARTED, "standby_missing": None},
-            {"standby": None, "standby_missing": "too little memory"},
-        ),
-    ],
-    ids=["not begun", "being started", "given up"],
-)
-def test_a_kill_waits_for_a_next_trainer_that_is_started_in_advance(
-    before: dict[str, Any], after: dict[str, Any], tmp_path: Path
-) -> None:
-    """What a restart from standby is like can be told only of kills that find one; where none will be, none is waited for."""
-    with training(tmp_path, **before) as trainer:
-        path = tmp_path / STATE_DIR / STATUS_FILE
-        looks = 0
-
-        def changes_at_the_third_look() -> bool:
-            nonlocal looks
-            looks += 1
-            if looks == 3:
-                assert trainer.poll() is None
-                path.write_text(json.dumps(json.loads(path.read_text()) | after))
-            return True
-
-        snapshots = oracle.Snapshots(tmp_path)
-        injector = inject.Injector(snapshots, changes_at_the_third_look, lambda: None, stands_by=True)
-        done = injector.inject(PlannedFault("f1", FaultKind.KILL, 20))
-
-        assert (3, f"process {trainer.pid} is dead") == (looks, done.proof)
-
-
-def test_a_kill_that_has_waited_beyond_the_end_of_the_run_is_not_done(tmp_path: Path) -> None:
-    """Nothing would come after it that could be judged."""
-    with training(tmp_path, standby=None, standby_missing="too little memory") as trainer:
-        injector = inject.Injector(
-            oracle.Snapshots(tmp_path), lambda: True, lambda: None, stands_by=True, final_step=20
-        )
-        with pytest.raises(TooLateError):
-            injector.inject(PlannedFault("f1", FaultKind.KILL, 20))
-
-        assert None is trainer.poll()
-        trainer.kill()
-
-
 def test_nothing_is_done_before_there_is_a_snapshot(tmp_path: Path) -> None:
     """A run that starts anew after a kill proves nothing; one that never saves has no fault done to it at all."""
     with training(tmp_path) as trainer:

@@ -1,5 +1,6 @@
 """What is ordered of the directory is done by a thread, and what was found meanwhile counts."""
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -212,7 +213,7 @@ def test_what_a_start_left_unjudged_is_told_soon_after_it(desk: Desk) -> None:
     """However seldom the directory is read."""
     base = desk.settings().model_dump()
     base["checkpoints"]["rescan_seconds"] = 86_400.0
-    desk.side.change(Settings.model_validate(base))
+    desk.side.change(Settings.model_validate(base), None)
     desk.side.look_when_due(None)
     desk.side.judge_ladder()
     began = time.monotonic()
@@ -225,16 +226,28 @@ def test_it_looks_as_often_as_the_settings_that_hold_now_ask_for(desk: Desk) -> 
     """Silence is counted from looks as well: with a shorter limit the next one comes in time for it."""
     base = desk.settings().model_dump()
     base["checkpoints"]["rescan_seconds"] = 600.0
-    desk.side.change(Settings.model_validate(base))
+    desk.side.change(Settings.model_validate(base), None)
     desk.side.look_when_due(None)
     desk.side.look_when_due(None)
     desk.done()
     before = desk.side.due
     base["stall"]["running_seconds"] = 2.0
-    desk.side.change(Settings.model_validate(base))
+    desk.side.change(Settings.model_validate(base), None)
 
     assert before - 100.0 > desk.side.due
     assert 0.5 == desk.side._rescan_seconds
+
+
+def test_a_save_that_goes_on_is_known_before_a_shorter_limit_holds(desk: Desk, tmp_path: Path) -> None:
+    """Its partial was not looked at yet, since the old limit left time for that."""
+    desk.side.look_when_due(1)
+    until(desk.looked)
+    (tmp_path / f".ckpt_9.pt.partial-{os.getpid()}-0123abcd").write_bytes(b"half")
+    desk.told.clear()
+    desk.side.change(desk.settings(), 1)
+    desk.done()
+
+    assert e.SavingChanged(1, True) in desk.told
 
 
 def test_nothing_is_moved_once_the_directory_is_anothers(desk: Desk) -> None:
