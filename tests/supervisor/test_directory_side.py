@@ -242,7 +242,7 @@ def test_a_save_that_goes_on_is_known_before_a_shorter_limit_holds(desk: Desk, t
     """Its partial was not looked at yet, since the old limit left time for that."""
     desk.side.look_when_due(1)
     until(desk.looked)
-    (tmp_path / f".ckpt_9.pt.partial-{os.getpid()}-0123abcd").write_bytes(b"half")
+    (tmp_path / f".ckpt_9.pt.partial-{os.getppid()}-0123abcd").write_bytes(b"half")
     desk.told.clear()
     desk.side.change(desk.settings(), 1)
     desk.done()
