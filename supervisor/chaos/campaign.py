@@ -128,7 +128,8 @@ def campaign(asked: Asked) -> Result:
     except ValueError as error:
         raise UsageError(f"chaos: {asked.config}: run.final_step: {error}") from None
     for number in ENDING:
-        signal.signal(number, _end)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` would have it
+            signal.signal(number, _end)
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = PLAIN_WIDTH

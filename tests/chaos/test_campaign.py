@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -253,6 +254,23 @@ def test_a_campaign_that_is_interrupted_leaves_nothing_behind_and_says_so(bench:
     assert 128 + number == process.wait(60)
     assert [] == marked(place)
     assert "interrupted: what was started has been ended" in (bench.folder / "supervisor-0.log").read_text()
+
+
+def test_a_campaign_under_nohup_outlives_its_terminal(bench: Bench) -> None:
+    """Who started it for a night asked for that; it still ends when it is told to."""
+    any_trainer(bench, "$LASTGOOD_CHECKPOINT_DIR", 100_000)
+    words = ["nohup", sys.executable, "-m", "supervisor", "chaos", "run.yaml", "--faults=1", "--kinds=stop"]
+    place = bench.folder / "out" / "chaos" / "any-seed1" / "survivor"
+    with (bench.folder / "log").open("wb") as log:
+        process = subprocess.Popen(words, cwd=bench.folder, stdout=log, stderr=log)
+    bench.started.append(process)
+    until(lambda: marked(place))
+    process.send_signal(signal.SIGHUP)
+    time.sleep(0.5)
+    assert None is process.poll()
+    process.send_signal(signal.SIGTERM)
+
+    assert (128 + signal.SIGTERM, []) == (process.wait(60), marked(place))
 
 
 def test_a_run_in_which_things_change_is_not_stuck_however_long_it_takes(
