@@ -102,9 +102,11 @@ def _got_past(state: State, event: StepReported) -> Outcome:
 
 
 def on_late_step(state: State, event: Event, now: float, policy: Policy) -> Outcome:
-    """A step told by a trainer that is being ended or is dead counts as reached, and no more."""
+    """A step told by a trainer that is being ended or is dead counts as reached, divergences behind it as over, and no more."""
     assert isinstance(event, StepReported)
     memory = replace(state.memory, reached=max(event.step, state.memory.reached or 0))
+    if divergence.passed(memory.divergence, event.step, event.loss):
+        memory = replace(memory, divergence=None)
     return replace(state, life=replace(state.life, reported=event.step, loss=event.loss), memory=memory), ()
 
 

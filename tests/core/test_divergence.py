@@ -175,3 +175,16 @@ def test_a_trainer_that_was_ended_for_it_has_diverged() -> None:
     state = replace(dead(BAD), ending=Ending.DIVERGED, death=e.TrainerExited(1, None, 9))
 
     assert "diverged" == record(settled(state)[1], "trainer.exited")["cause"]
+
+
+@pytest.mark.parametrize(
+    ("at", "loss", "is_over"), [(65, 2.0, True), (64, 2.0, False), (65, math.nan, False), (65, None, False)]
+)
+def test_a_step_behind_it_ends_a_divergence_though_its_trainer_is_dead(
+    at: int, loss: float | None, is_over: bool
+) -> None:
+    """A quick trainer's steps come after its death: were they not heard, divergences far apart would be so many in a row."""
+    memory = Memory(high_water=60, incarnation=1, divergence=Divergence(64, 3, 62))
+    state, commands = told(State(Phase.SELECTING, memory, Life(), (rung(60),)), (at, loss))
+
+    assert (is_over, ()) == (state.memory.divergence is None, commands)
